@@ -4,3 +4,14 @@
 #![deny(unsafe_code)]
 
 pub mod mm;
+pub mod sys;
+
+pub mod sync;
+
+pub mod stats;
+
+pub mod control;
+
+pub mod charge;
+
+pub mod vma;

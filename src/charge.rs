@@ -1,0 +1,84 @@
+//! What is resident, against what may be: the limit that `--memory` promises.
+
+use crate::control::{Control, Proc};
+use core::sync::atomic::{AtomicU32, Ordering::*};
+
+/// The account of one process, in base pages. Program pages and staging folios are charged
+/// before they exist and uncharged after they are gone, so the sum is never too small.
+pub struct Charge {
+    pub control: &'static Control,
+    /// This process's entry; changes in a forked child.
+    index: AtomicU32,
+}
+
+impl Charge {
+    pub fn new(control: &'static Control, index: usize) -> Charge {
+        Charge {
+            control,
+            index: AtomicU32::new(index as u32),
+        }
+    }
+
+    pub fn index(&self) -> usize {
+        self.index.load(Relaxed) as usize
+    }
+
+    pub fn set_index(&self, index: usize) {
+        self.index.store(index as u32, Relaxed);
+    }
+
+    #[inline]
+    pub fn proc(&self) -> &'static Proc {
+        &self.control.procs[self.index()]
+    }
+
+    pub fn charge(&self, pages: usize) {
+        let p = self.proc();
+        let now = p.charged_pages.fetch_add(pages as i64, AcqRel) + pages as i64;
+        p.stats
+            .peak_resident_bytes
+            .raise_to(now.max(0) as u64 * crate::mm::PAGE_SIZE as u64);
+    }
+
+    /// Charges only if the limit allows it.
+    pub fn try_charge(&self, pages: usize) -> bool {
+        let p = self.proc();
+        let limit = p.limit_pages.load(Relaxed);
+        let mut now = p.charged_pages.load(Relaxed);
+        loop {
+            let then = now + pages as i64;
+            if then > limit {
+                return false;
+            }
+            match p
+                .charged_pages
+                .compare_exchange_weak(now, then, AcqRel, Relaxed)
+            {
+                Ok(_) => {
+                    p.stats
+                        .peak_resident_bytes
+                        .raise_to(then.max(0) as u64 * crate::mm::PAGE_SIZE as u64);
+                    return true;
+                }
+                Err(n) => now = n,
+            }
+        }
+    }
+
+    pub fn uncharge(&self, pages: usize) {
+        self.proc().charged_pages.fetch_sub(pages as i64, AcqRel);
+    }
+
+    pub fn charged(&self) -> i64 {
+        self.proc().charged_pages.load(Acquire)
+    }
+
+    pub fn limit(&self) -> i64 {
+        self.proc().limit_pages.load(Acquire)
+    }
+
+    /// Pages that may still be charged; negative above the limit.
+    pub fn room(&self) -> i64 {
+        self.limit() - self.charged()
+    }
+}

@@ -1,0 +1,251 @@
+//! The page that the supervisor shares with the processes it runs: limits down, counters up.
+//!
+//! `hugeswap run` makes it in a memfd; every managed process maps it. Nobody holds a lock in it,
+//! so that `kill -9` of anyone leaves it usable. A process owns its entry of `procs`; the
+//! supervisor gives limits and takes dead entries back.
+#![allow(unsafe_code)]
+
+use crate::mm::PAGE_SIZE;
+use crate::stats::Stats;
+use crate::sys::futex::{self, Scope};
+use crate::sys::{syscall, Errno};
+use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
+
+/// Environment variable that carries the path of the control memfd.
+pub const ENV: &str = "HUGESWAP_CONTROL";
+/// Layout of this structure; a preloaded library of another build refuses to run.
+const MAGIC: u64 = 0x6875_6765_7377_0003;
+
+pub const MAX_PROCS: usize = 256;
+pub const MAX_DEVICES: usize = 8;
+pub const PATH_LEN: usize = 256;
+/// Swap space is handed to processes in pieces of this size.
+pub const SEGMENT_BYTES: u64 = 32 << 20;
+/// 2 TiB of swap to a device.
+pub const MAX_SEGMENTS: usize = 65536;
+const LOG_BYTES: usize = 64 << 10;
+
+/// Engine settings, the same for every process of a run.
+#[repr(C)]
+pub struct Settings {
+    /// Bytes that all processes together may keep resident.
+    pub limit_bytes: u64,
+    /// End the program when swap is full.
+    pub strict: u32,
+    pub user_mode_only: u32,
+    /// Staging folios may be used again without zeroing: nobody can hold evicted pages.
+    pub recycle: u32,
+    pub devices: u32,
+    /// What `doctor` would call a feature test: leave io_uring alone.
+    pub no_io_uring: u32,
+    /// Without UFFDIO_MOVE, as before Linux 6.8. For tests.
+    pub no_move: u32,
+}
+
+#[repr(C)]
+pub struct DeviceEntry {
+    /// Where processes open it: a path below the supervisor's /proc entry.
+    path: [u8; PATH_LEN],
+    pub max_bytes: u64,
+    /// `DeviceKind` as a number.
+    pub kind: u32,
+    pub _pad: u32,
+    /// 1 + the index of the process that owns the segment; 0 where nobody does.
+    pub owners: [AtomicU32; MAX_SEGMENTS],
+}
+
+#[repr(C, align(64))]
+pub struct Proc {
+    /// 0 free, 1 being set up or torn down, 2 in use.
+    pub state: AtomicU32,
+    pub pid: AtomicU32,
+    /// Start time of the pid in clock ticks, so that a reused pid is not taken for it.
+    pub start_time: AtomicU64,
+    /// Pages that the process may keep resident. The supervisor writes it.
+    pub limit_pages: AtomicI64,
+    /// Pages that it keeps. The process writes it.
+    pub charged_pages: AtomicI64,
+    /// Nonzero when it would use more if it could.
+    pub pressed: AtomicU32,
+    /// Wakes the process's reclaim thread when the limit changed.
+    pub limit_seq: AtomicU32,
+    /// Processes whose segments this one may still read: forked from them.
+    pub lenders: [AtomicU64; MAX_PROCS / 64],
+    pub stats: Stats,
+}
+
+#[repr(C)]
+pub struct Control {
+    magic: u64,
+    pub settings: Settings,
+    pub supervisor_pid: u32,
+    /// Set when `hugeswap run` ended in order; without it, its end is the program's.
+    pub released: AtomicU32,
+    /// Bumped to call the supervisor.
+    pub need: AtomicU32,
+    /// Bytes of the log ring ever written.
+    log_at: AtomicU64,
+    log: [AtomicU32; LOG_BYTES / 4],
+    pub procs: [Proc; MAX_PROCS],
+    pub devices: [DeviceEntry; MAX_DEVICES],
+    /// Counters of processes that are gone.
+    pub past: Stats,
+}
+
+const LINE: usize = 256;
+const LINES: u64 = (LOG_BYTES / LINE) as u64;
+
+impl Control {
+    pub const BYTES: usize = size_of::<Control>().next_multiple_of(PAGE_SIZE);
+
+    /// Maps the control page from a descriptor of at least `BYTES` bytes.
+    ///
+    /// # Safety
+    /// The file must be one that only this code writes to.
+    pub unsafe fn map(fd: i32) -> Result<&'static Control, Errno> {
+        // SAFETY: a new shared mapping; it is never unmapped.
+        let a = unsafe {
+            syscall(
+                libc::SYS_mmap,
+                [
+                    0,
+                    Self::BYTES,
+                    (libc::PROT_READ | libc::PROT_WRITE) as usize,
+                    libc::MAP_SHARED as usize,
+                    fd as usize,
+                    0,
+                ],
+            )
+        }?;
+        // SAFETY: mapped with this size; every bit pattern is valid for these fields.
+        Ok(unsafe { &*(a as *const Control) })
+    }
+
+    /// For the supervisor, before anyone else maps the page.
+    ///
+    /// # Safety
+    /// Nobody else may have the page yet.
+    pub unsafe fn init(&self, settings: Settings, supervisor_pid: u32) {
+        let me = self as *const Control as *mut Control;
+        // SAFETY: the caller's contract makes us the only one who looks.
+        unsafe {
+            (*me).settings = settings;
+            (*me).supervisor_pid = supervisor_pid;
+            (*me).magic = MAGIC;
+        }
+    }
+
+    /// For the supervisor, before anyone else maps the page.
+    ///
+    /// # Safety
+    /// Nobody else may have the page yet.
+    pub unsafe fn set_device(&self, i: usize, path: &str, max_bytes: u64, kind: u32) {
+        let d = &self.devices[i] as *const DeviceEntry as *mut DeviceEntry;
+        // SAFETY: the caller's contract makes us the only one who looks.
+        unsafe {
+            let n = path.len().min(PATH_LEN - 1);
+            (&mut (*d).path)[..n].copy_from_slice(&path.as_bytes()[..n]);
+            (*d).max_bytes = max_bytes;
+            (*d).kind = kind;
+        }
+    }
+
+    pub fn is_valid(&self) -> bool {
+        self.magic == MAGIC
+    }
+
+    /// Takes a free entry for this process.
+    pub fn join(&self, pid: u32, start_time: u64) -> Option<usize> {
+        for (i, p) in self.procs.iter().enumerate() {
+            if p.state.compare_exchange(0, 1, AcqRel, Relaxed).is_err() {
+                continue;
+            }
+            p.pid.store(pid, Relaxed);
+            p.start_time.store(start_time, Relaxed);
+            p.limit_pages.store(0, Relaxed);
+            p.charged_pages.store(0, Relaxed);
+            p.pressed.store(0, Relaxed);
+            for l in &p.lenders {
+                l.store(0, Relaxed);
+            }
+            p.state.store(2, Release);
+            return Some(i);
+        }
+        None
+    }
+
+    /// Calls the supervisor's attention.
+    pub fn call(&self) {
+        self.need.fetch_add(1, Release);
+        futex::wake(&self.need, 1, Scope::Shared);
+    }
+
+    /// Whether a living process may read segments of process `owner`.
+    pub fn is_borrowed_from(&self, owner: usize) -> bool {
+        self.procs.iter().enumerate().any(|(i, p)| {
+            i != owner
+                && p.state.load(Acquire) == 2
+                && p.lenders[owner / 64].load(Acquire) >> (owner % 64) & 1 != 0
+        })
+    }
+
+    /// Leaves a line for the supervisor to print.
+    pub fn log(&self, line: &str) {
+        let n = self.log_at.fetch_add(1, AcqRel) % LINES;
+        let at = n as usize * LINE / 4;
+        let bytes = line.as_bytes();
+        for w in 0..LINE / 4 {
+            let mut b = [0u8; 4];
+            for (i, x) in b.iter_mut().enumerate() {
+                *x = bytes.get(w * 4 + i).copied().unwrap_or(0);
+            }
+            if w == LINE / 4 - 1 {
+                b[3] = 0;
+            }
+            self.log[at + w].store(u32::from_ne_bytes(b), Relaxed);
+        }
+        self.call();
+    }
+
+    /// Lines logged since `from` lines were; returns how many there are now.
+    pub fn read_log(&self, from: u64, mut f: impl FnMut(&str)) -> u64 {
+        let to = self.log_at.load(Acquire);
+        for n in from.max(to.saturating_sub(LINES))..to {
+            let at = (n % LINES) as usize * LINE / 4;
+            let mut bytes = [0u8; LINE];
+            for w in 0..LINE / 4 {
+                bytes[w * 4..w * 4 + 4]
+                    .copy_from_slice(&self.log[at + w].load(Relaxed).to_ne_bytes());
+            }
+            let len = bytes.iter().position(|&b| b == 0).unwrap_or(LINE);
+            f(&String::from_utf8_lossy(&bytes[..len]));
+        }
+        to
+    }
+}
+
+impl DeviceEntry {
+    pub fn path(&self) -> &[u8] {
+        let n = self.path.iter().position(|&b| b == 0).unwrap_or(0);
+        &self.path[..n]
+    }
+
+    /// Segments that the device's size allows.
+    pub fn segments(&self) -> usize {
+        (self.max_bytes / SEGMENT_BYTES).min(MAX_SEGMENTS as u64) as usize
+    }
+
+    /// Takes a segment for process `proc`.
+    pub fn claim_segment(&self, proc: usize) -> Option<usize> {
+        (0..self.segments()).find(|&i| {
+            self.owners[i].load(Relaxed) == 0
+                && self.owners[i]
+                    .compare_exchange(0, proc as u32 + 1, AcqRel, Relaxed)
+                    .is_ok()
+        })
+    }
+
+    pub fn release_segment(&self, seg: usize) {
+        self.owners[seg].store(0, Release);
+    }
+}

@@ -1,0 +1,248 @@
+//! Counters, under the kernel's names where it has one. They live in memory shared with the
+//! supervisor, so that they survive `kill -9` of the program.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// One counter; all-zero bytes are a valid zero.
+#[derive(Default)]
+#[repr(transparent)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Relaxed);
+    }
+    #[inline]
+    pub fn inc(&self) {
+        self.add(1);
+    }
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Relaxed);
+    }
+    pub fn raise_to(&self, n: u64) {
+        self.0.fetch_max(n, Relaxed);
+    }
+    #[inline]
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// How the values of several processes become one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Merge {
+    Sum,
+    Max,
+}
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])* $name:ident: $merge:ident,)*) => {
+        /// Counters of one process.
+        #[derive(Default)]
+        #[repr(C)]
+        pub struct Stats {
+            $($(#[doc = $doc])* pub $name: Counter,)*
+            /// Nanoseconds from the fault message to the page.
+            pub fault_ns: Histogram,
+        }
+
+        /// Names of the counters, with what they mean.
+        pub const NAMES: &[(&str, &str)] = &[$((stringify!($name), concat!($($doc),*))),*];
+
+        impl Stats {
+            /// Every counter in the order of `NAMES`.
+            pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+                [$((stringify!($name), self.$name.get())),*].into_iter()
+            }
+            /// Adds another process's counters to these.
+            pub fn merge(&self, o: &Stats) {
+                $(match Merge::$merge {
+                    Merge::Sum => self.$name.add(o.$name.get()),
+                    Merge::Max => self.$name.raise_to(o.$name.get()),
+                })*
+                self.fault_ns.merge(&o.fault_ns);
+            }
+        }
+    };
+}
+
+counters! {
+    /// Base pages read from swap.
+    pswpin: Sum,
+    /// Base pages written to swap.
+    pswpout: Sum,
+    /// 2 MiB folios that came back whole.
+    thp_swpin: Sum,
+    /// Whole swap-ins that ended as base pages.
+    thp_swpin_fallback: Sum,
+    /// 2 MiB folios that left whole.
+    thp_swpout: Sum,
+    /// Ranges that left page by page.
+    thp_swpout_fallback: Sum,
+    /// First touches served with a zeroed 2 MiB folio.
+    thp_fault_alloc: Sum,
+    /// First touches of a whole range that got no huge page.
+    thp_fault_fallback: Sum,
+    /// Base pages served with zeros.
+    anon_fault_alloc: Sum,
+    /// Faults that needed a read, and faults that found the page in the swap cache.
+    pgmajfault: Sum,
+    /// Faults served without a read.
+    pgminfault: Sum,
+    /// Faults on pages that were there already when the message was read.
+    fault_stale: Sum,
+    /// Faults outside everything managed; their threads were only woken.
+    fault_unknown: Sum,
+    /// Folios read ahead of their fault.
+    swap_ra: Sum,
+    /// Folios read ahead that were wanted then.
+    swap_ra_hit: Sum,
+    /// Faults that found the folio on its way out and got it back without a read.
+    swap_cache_hit: Sum,
+    /// Small fills (up to 64 KiB).
+    fill: Sum,
+    /// Moves refused because a page is shared after fork or pinned by I/O.
+    move_busy: Sum,
+    /// Moves that were split because mappings or protections differ within 2 MiB.
+    move_split: Sum,
+    /// Moves that met a hole: memory dropped behind the engine's back.
+    move_hole: Sum,
+    /// Pages that went out by copy because they are shared after fork.
+    pswpout_shared: Sum,
+    /// Times a fault waited for reclaim.
+    allocstall: Sum,
+    /// Ranges that reclaim looked at.
+    pgscan: Sum,
+    /// Base pages that reclaim freed.
+    pgsteal: Sum,
+    /// Staging folios used again without zeroing.
+    folio_recycled: Sum,
+    /// Staging folios given back to the kernel.
+    folio_freed: Sum,
+    /// Evictions that found no place in swap; memory stays above the limit.
+    swap_full: Sum,
+    /// Failed reads of the device.
+    swap_read_errors: Sum,
+    /// Failed writes of the device.
+    swap_write_errors: Sum,
+    /// Pages lost to read errors; whoever touches one gets SIGBUS.
+    pages_poisoned: Sum,
+    /// Bytes read from the devices.
+    device_read_bytes: Sum,
+    /// Bytes written to the devices.
+    device_write_bytes: Sum,
+    /// Bytes of managed memory mapped by the program now.
+    managed_bytes: Sum,
+    /// Bytes of anonymous memory that the program mapped through us and that is not managed.
+    unmanaged_bytes: Sum,
+    /// Bytes of managed memory resident now, staging included.
+    resident_bytes: Sum,
+    /// The most that was resident.
+    peak_resident_bytes: Max,
+    /// Bytes in swap now.
+    swapped_bytes: Sum,
+    /// Forks of managed processes.
+    forks: Sum,
+}
+
+const SUB: usize = 8;
+const BUCKETS: usize = 40 * SUB;
+
+/// A histogram with eight buckets to each doubling: quantiles are right within 9 %.
+#[repr(C)]
+pub struct Histogram {
+    buckets: [Counter; BUCKETS],
+    max: Counter,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Histogram {
+            buckets: [const { Counter(AtomicU64::new(0)) }; BUCKETS],
+            max: Counter::default(),
+        }
+    }
+}
+
+impl Histogram {
+    fn bucket(v: u64) -> usize {
+        if v < SUB as u64 {
+            return v as usize;
+        }
+        let exp = 63 - v.leading_zeros() as usize;
+        let sub = (v >> (exp - 3)) as usize & (SUB - 1);
+        ((exp - 2) * SUB + sub).min(BUCKETS - 1)
+    }
+
+    fn lower_bound(b: usize) -> u64 {
+        if b < SUB {
+            return b as u64;
+        }
+        let exp = b / SUB + 2;
+        (SUB + b % SUB) as u64 * (1 << (exp - 3))
+    }
+
+    pub fn record(&self, v: u64) {
+        self.buckets[Self::bucket(v)].inc();
+        self.max.raise_to(v);
+    }
+
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().map(Counter::get).sum()
+    }
+
+    pub fn max(&self) -> u64 {
+        self.max.get()
+    }
+
+    /// The value below which the share `q` of all records lies.
+    pub fn quantile(&self, q: f64) -> u64 {
+        let want = (self.count() as f64 * q).ceil() as u64;
+        let mut seen = 0;
+        for (i, b) in self.buckets.iter().enumerate() {
+            seen += b.get();
+            if seen >= want && seen > 0 {
+                return Self::lower_bound(i + 1).min(self.max());
+            }
+        }
+        self.max()
+    }
+
+    fn merge(&self, o: &Histogram) {
+        for (a, b) in self.buckets.iter().zip(&o.buckets) {
+            a.add(b.get());
+        }
+        self.max.raise_to(o.max());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_near() {
+        let h = Histogram::default();
+        for v in 1..=10_000u64 {
+            h.record(v);
+        }
+        for (q, want) in [(0.5, 5_000.0), (0.99, 9_900.0)] {
+            let got = h.quantile(q) as f64;
+            assert!((got / want - 1.0).abs() < 0.13, "{q}: {got}");
+        }
+        assert_eq!(h.max(), 10_000);
+        assert_eq!(h.count(), 10_000);
+        assert_eq!(Histogram::default().quantile(0.5), 0);
+    }
+
+    #[test]
+    fn buckets_are_ordered() {
+        let mut last = 0;
+        for v in (0..100_000u64).step_by(7) {
+            let b = Histogram::bucket(v);
+            assert!(b >= last && Histogram::lower_bound(b) <= v);
+            last = b;
+        }
+    }
+}

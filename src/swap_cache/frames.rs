@@ -1,0 +1,189 @@
+//! Staging: 2 MiB frames of transparent huge pages between the program and the devices.
+//!
+//! A frame is *empty* (nothing mapped), *ready* (a huge page is there, zeroed or with old bytes),
+//! or in use by the transfer whose range names it. Moving a folio out fills an empty frame;
+//! moving one in empties a ready frame.
+#![allow(unsafe_code)]
+
+use crate::mm::PMD_SIZE;
+use crate::sync::Mutex;
+use crate::sys::uffd::Uffd;
+use crate::sys::{mem, Errno};
+
+pub const MAX_FRAMES: usize = 512;
+
+/// One frame, by number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Frame(pub u32);
+
+struct Stack {
+    items: [u16; MAX_FRAMES],
+    len: usize,
+}
+
+impl Stack {
+    const fn new() -> Stack {
+        Stack {
+            items: [0; MAX_FRAMES],
+            len: 0,
+        }
+    }
+    fn push(&mut self, f: Frame) {
+        if self.len < MAX_FRAMES {
+            self.items[self.len] = f.0 as u16;
+            self.len += 1;
+        }
+    }
+    fn pop(&mut self) -> Option<Frame> {
+        self.len = self.len.checked_sub(1)?;
+        Some(Frame(self.items[self.len] as u32))
+    }
+}
+
+struct Lists {
+    empty: Stack,
+    zeroed: Stack,
+    used: Stack,
+}
+
+pub struct Frames {
+    base: usize,
+    lists: Mutex<Lists>,
+    /// Whether MADV_DONTNEED gives page tables back, so that an emptied frame can take a huge
+    /// page again (Linux 6.14 and later).
+    pt_reclaim: bool,
+}
+
+impl Frames {
+    pub fn new(uffd: Uffd, pt_reclaim: bool) -> Result<Frames, Errno> {
+        let f = Frames {
+            base: mem::reserve_aligned(MAX_FRAMES * PMD_SIZE)?,
+            lists: Mutex::new(Lists {
+                empty: Stack::new(),
+                zeroed: Stack::new(),
+                used: Stack::new(),
+            }),
+            pt_reclaim,
+        };
+        f.prepare(uffd)?;
+        let mut l = f.lists.lock();
+        for i in (0..MAX_FRAMES as u32).rev() {
+            l.empty.push(Frame(i));
+        }
+        drop(l);
+        Ok(f)
+    }
+
+    fn prepare(&self, uffd: Uffd) -> Result<(), Errno> {
+        self.map(self.base, MAX_FRAMES * PMD_SIZE, uffd)
+    }
+
+    fn map(&self, addr: usize, len: usize, uffd: Uffd) -> Result<(), Errno> {
+        let flags =
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        // SAFETY: the addresses are our own reservation and hold nothing that anyone needs.
+        unsafe {
+            crate::sys::syscall(
+                libc::SYS_mmap,
+                [
+                    addr,
+                    len,
+                    (libc::PROT_READ | libc::PROT_WRITE) as usize,
+                    flags as usize,
+                    usize::MAX,
+                    0,
+                ],
+            )?;
+            mem::madvise(addr, len, libc::MADV_HUGEPAGE)?;
+            mem::madvise(addr, len, libc::MADV_DONTFORK)?;
+            let _ = mem::madvise(addr, len, libc::MADV_DONTDUMP);
+        }
+        uffd.register_destination(addr, len)
+    }
+
+    pub fn addr(&self, f: Frame) -> usize {
+        self.base + f.0 as usize * PMD_SIZE
+    }
+
+    pub fn take_empty(&self) -> Option<Frame> {
+        self.lists.lock().empty.pop()
+    }
+
+    /// A frame with a huge page in it; whether that is zeroed is told. Prefers what was asked for.
+    pub fn take_ready(&self, want_zeroed: bool) -> Option<(Frame, bool)> {
+        let mut l = self.lists.lock();
+        if want_zeroed {
+            if let Some(f) = l.zeroed.pop() {
+                return Some((f, true));
+            }
+            l.used.pop().map(|f| (f, false))
+        } else {
+            if let Some(f) = l.used.pop() {
+                return Some((f, false));
+            }
+            l.zeroed.pop().map(|f| (f, true))
+        }
+    }
+
+    pub fn put_ready(&self, f: Frame, zeroed: bool) {
+        let mut l = self.lists.lock();
+        if zeroed {
+            l.zeroed.push(f);
+        } else {
+            l.used.push(f);
+        }
+    }
+
+    /// For a frame out of which everything was moved.
+    pub fn put_empty(&self, f: Frame) {
+        self.lists.lock().empty.push(f);
+    }
+
+    /// Frames with a huge page that nobody uses.
+    pub fn ready(&self) -> usize {
+        let l = self.lists.lock();
+        l.zeroed.len + l.used.len
+    }
+
+    pub fn ready_zeroed(&self) -> usize {
+        self.lists.lock().zeroed.len
+    }
+
+    /// Puts a zeroed huge page into an empty frame. False where it became base pages.
+    pub fn populate(&self, f: Frame) -> Result<(), Errno> {
+        const MADV_POPULATE_WRITE: i32 = 23;
+        // SAFETY: the frame is empty and ours.
+        unsafe { mem::madvise(self.addr(f), PMD_SIZE, MADV_POPULATE_WRITE) }
+    }
+
+    /// Gives the memory of a frame back to the kernel. `pieces`: base pages were moved in, so a
+    /// page table is in the way of the next huge page.
+    pub fn clear(&self, f: Frame, pieces: bool, uffd: Uffd) {
+        let addr = self.addr(f);
+        if pieces && !self.pt_reclaim {
+            // A new mapping has no page table. If that fails the frame still works, in pieces.
+            if self.map(addr, PMD_SIZE, uffd).is_ok() {
+                return;
+            }
+        }
+        // SAFETY: the frame is ours and its contents are not needed.
+        let _ = unsafe { mem::madvise(addr, PMD_SIZE, libc::MADV_DONTNEED) };
+    }
+
+    /// In a forked child, where staging is not mapped (MADV_DONTFORK) and nothing is in flight.
+    pub fn start_over(&self, uffd: Uffd) -> Result<(), Errno> {
+        self.lists.reset();
+        {
+            let mut l = self.lists.lock();
+            *l = Lists {
+                empty: Stack::new(),
+                zeroed: Stack::new(),
+                used: Stack::new(),
+            };
+            for i in (0..MAX_FRAMES as u32).rev() {
+                l.empty.push(Frame(i));
+            }
+        }
+        self.prepare(uffd)
+    }
+}

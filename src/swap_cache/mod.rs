@@ -1,0 +1,266 @@
+//! Where the way down (fault) and the way up (reclaim) meet.
+//!
+//! Every change of a range's state is made here, under the range's lock. Fault and reclaim only
+//! decide when, and carry the transfers out between a `begin_…` and a `…_done`.
+#![allow(unsafe_code)]
+
+mod clusters;
+mod frames;
+mod swapin;
+mod swapout;
+
+pub use clusters::{Clusters, NoCluster};
+pub use frames::{Frame, Frames, MAX_FRAMES};
+pub use swapin::{FillBuffers, Plan, Unit};
+pub use swapout::{Victim, Writeback};
+
+use crate::charge::Charge;
+use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::stats::Stats;
+use crate::sys::uffd::{Refused, Uffd};
+use crate::sys::Errno;
+use crate::vma::{Lru, RangeGuard, Ranges};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering::*};
+
+/// What the kernel can do, found out at start.
+#[derive(Clone, Copy, Debug)]
+pub struct Abilities {
+    /// UFFDIO_MOVE (Linux 6.8).
+    pub mv: bool,
+    /// MADV_DONTNEED frees page tables (Linux 6.14): a range that a fault gave a page table to
+    /// can take a huge page again.
+    pub pt_reclaim: bool,
+    /// UFFDIO_POISON (Linux 6.6).
+    pub poison: bool,
+}
+
+/// The rooms that both directions use.
+pub struct SwapCache {
+    pub ranges: Ranges,
+    pub lru: Lru,
+    pub frames: Frames,
+    pub clusters: Clusters,
+    pub charge: Charge,
+    pub abilities: Abilities,
+    /// Staging folios may be handed on with old bytes in them.
+    pub recycle: AtomicBool,
+    /// Reclaim found nothing more to evict: faults go above the limit rather than wait for ever.
+    pub stuck: AtomicBool,
+    program_fd: AtomicI32,
+    staging_fd: AtomicI32,
+    zeros: Zeros,
+}
+
+/// Memory that was never written to.
+struct Zeros(*const u8);
+// SAFETY: read only.
+unsafe impl Send for Zeros {}
+// SAFETY: read only.
+unsafe impl Sync for Zeros {}
+
+impl SwapCache {
+    pub fn new(
+        program: Uffd,
+        staging: Uffd,
+        charge: Charge,
+        abilities: Abilities,
+        recycle: bool,
+    ) -> Result<SwapCache, Errno> {
+        let devices = charge.control.settings.devices as usize;
+        Ok(SwapCache {
+            ranges: Ranges::new()?,
+            lru: Lru::default(),
+            frames: Frames::new(staging, abilities.pt_reclaim)?,
+            clusters: Clusters::new(&charge.control.devices[..devices])?,
+            charge,
+            abilities,
+            recycle: AtomicBool::new(recycle),
+            program_fd: AtomicI32::new(program.fd()),
+            staging_fd: AtomicI32::new(staging.fd()),
+            stuck: AtomicBool::new(false),
+            zeros: Zeros(crate::sys::mem::map_anon(PMD_SIZE)?),
+        })
+    }
+
+    pub fn stats(&self) -> &'static Stats {
+        &self.charge.proc().stats
+    }
+
+    /// The userfaultfd of the program's ranges.
+    pub fn program(&self) -> Uffd {
+        Uffd::from_fd(self.program_fd.load(Relaxed))
+    }
+
+    /// The userfaultfd of staging.
+    pub fn staging(&self) -> Uffd {
+        Uffd::from_fd(self.staging_fd.load(Relaxed))
+    }
+
+    /// In a forked child: new descriptors.
+    pub fn set_uffds(&self, program: Uffd, staging: Uffd) {
+        self.program_fd.store(program.fd(), Relaxed);
+        self.staging_fd.store(staging.fd(), Relaxed);
+    }
+
+    /// Pages that can be had without reclaim: what the limit leaves, and what staging holds ready.
+    pub fn free_pages(&self) -> i64 {
+        self.charge.room() + (self.frames.ready() * PMD_NR) as i64
+    }
+
+    /// Charges pages for a fault if the limit allows it, or if nothing can be done about it.
+    fn charge_for_fault(&self, pages: usize) -> bool {
+        if self.charge.try_charge(pages) {
+            return true;
+        }
+        let over = self.stuck.load(Relaxed);
+        if over {
+            self.charge.charge(pages);
+        }
+        over
+    }
+
+    /// Notes that pages became resident.
+    fn became_present(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) {
+        g.present = g.present.or(pages);
+        if !g.listed && !g.present.is_empty() {
+            g.listed = true;
+            self.lru.push(&self.ranges, pmd);
+        }
+    }
+
+    /// The pages' slots are not needed any more; the last one frees the cluster.
+    fn forget_slots(&self, g: &mut RangeGuard<'_>, pages: PageMask) {
+        g.swapped = g.swapped.minus(pages);
+        if g.swapped.is_empty() {
+            if let Some(e) = g.entry.take() {
+                self.clusters.free(e);
+            }
+        }
+    }
+
+    /// Moves `pages` between the range and the same places of the frame; what is refused as a
+    /// whole is tried in smaller pieces, down to single pages.
+    fn move_pages(&self, dir: Dir, pmd: Pmd, frame: Frame, pages: PageMask) -> Moved {
+        let mut out = Moved::default();
+        for run in pages.runs() {
+            let mut at = run.start;
+            let mut step = run.len();
+            while at < run.end {
+                let n = step.min(run.end - at);
+                let Err(e) = self.move_run(dir, pmd, frame, at, n) else {
+                    out.moved = out.moved.or(PageMask::of(at..at + n));
+                    at += n;
+                    continue;
+                };
+                let done = self.note_refusal(e).min(n);
+                out.moved = out.moved.or(PageMask::of(at..at + done));
+                at += done;
+                if n > 16 {
+                    step = 16;
+                } else if n > 1 {
+                    step = 1;
+                } else {
+                    if let Refused::Hole { .. } = e {
+                        out.holes = out.holes.or(PageMask::of(at..at + 1));
+                    }
+                    at += 1;
+                }
+            }
+        }
+        out
+    }
+
+    /// Counts why a move was refused. Returns the pages that moved before.
+    fn note_refusal(&self, e: Refused) -> usize {
+        let s = self.stats();
+        match e {
+            Refused::Busy { done } => {
+                s.move_busy.inc();
+                done / PAGE_SIZE
+            }
+            Refused::Hole { done } => {
+                s.move_hole.inc();
+                done / PAGE_SIZE
+            }
+            Refused::Exists { done } | Refused::Again { done } => done / PAGE_SIZE,
+            Refused::Invalid => {
+                s.move_split.inc();
+                0
+            }
+            Refused::Gone | Refused::Other(_) => 0,
+        }
+    }
+
+    /// One UFFDIO_MOVE; goes on after partial progress.
+    fn move_run(
+        &self,
+        dir: Dir,
+        pmd: Pmd,
+        frame: Frame,
+        first: usize,
+        n: usize,
+    ) -> Result<(), Refused> {
+        if !self.abilities.mv {
+            return Err(Refused::Invalid);
+        }
+        let prog = pmd.page_addr(first);
+        let stage = self.frames.addr(frame) + first * PAGE_SIZE;
+        let (uffd, dst, src) = match dir {
+            Dir::Out => (self.staging(), stage, prog),
+            Dir::In => (self.program(), prog, stage),
+        };
+        let len = n * PAGE_SIZE;
+        let mut at = 0;
+        let mut tries = 0;
+        loop {
+            // SAFETY: the range's lock is held, so nobody else moves its pages; the program
+            // accesses its memory by address, not through Rust references.
+            match unsafe { uffd.mv(dst + at, src + at, len - at, false) } {
+                Ok(()) => return Ok(()),
+                // Mappings are being changed by another thread, or a page was locked: try again,
+                // but do not spin for ever.
+                Err(Refused::Again { done }) if done > 0 || tries < 1000 => {
+                    at += done;
+                    tries = if done > 0 { 0 } else { tries + 1 };
+                    if at >= len {
+                        return Ok(());
+                    }
+                }
+                // The kernel may hold a brief reference of its own, for instance to a page that
+                // our own transfer has just released.
+                Err(Refused::Busy { done }) if done > 0 || tries < 3 => {
+                    at += done;
+                    tries = if done > 0 { 0 } else { tries + 1 };
+                    if at >= len {
+                        return Ok(());
+                    }
+                }
+                Err(e) => return Err(e.after(at)),
+            }
+        }
+    }
+}
+
+/// What became of a move.
+#[derive(Default)]
+struct Moved {
+    moved: PageMask,
+    /// Pages that were not there, whatever the table said.
+    holes: PageMask,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Dir {
+    Out,
+    In,
+}
+
+/// Drops the memory of program pages that are not marked present, and with it the page table that
+/// a fault left behind, so that a huge page can be moved in whole.
+///
+/// # Safety
+/// The range's lock is held and none of its pages is present.
+unsafe fn drop_page_table(pmd: Pmd) {
+    // SAFETY: nothing is mapped there, by the caller's contract.
+    let _ = unsafe { crate::sys::mem::madvise(pmd.addr(), PMD_SIZE, libc::MADV_DONTNEED) };
+}

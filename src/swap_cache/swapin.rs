@@ -1,0 +1,534 @@
+//! The way down: a page is needed.
+
+use super::{Dir, Frame, SwapCache};
+use crate::mm::{PageMask, Pmd, SwapEntry, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::sys::uffd::{PageFault, Refused};
+use crate::sys::{mem, Errno};
+use crate::vma::{IoState, RangeGuard};
+use core::ops::Range;
+
+/// Exit status of a program that had to be ended: EX_IOERR.
+const EXIT_LOST: i32 = 74;
+/// Pages of a small fill with zeros.
+const ZERO_FILL: usize = 16;
+/// The largest small fill, and so the size of a fill buffer.
+pub const FILL_MAX: usize = 64;
+
+/// Buffers that small fills are read into; memory of the engine's own.
+pub struct FillBuffers {
+    base: *mut u8,
+    free: [u8; Self::COUNT],
+    len: usize,
+}
+
+// SAFETY: the memory is used by the thread that owns the buffers only.
+unsafe impl Send for FillBuffers {}
+
+impl FillBuffers {
+    pub const COUNT: usize = 32;
+    pub const BYTES: usize = Self::COUNT * FILL_MAX * PAGE_SIZE;
+
+    pub fn new() -> Result<FillBuffers, Errno> {
+        Ok(FillBuffers {
+            base: mem::map_anon(Self::BYTES)?,
+            free: core::array::from_fn(|i| i as u8),
+            len: Self::COUNT,
+        })
+    }
+    pub fn addr(&self, i: u32) -> *mut u8 {
+        // SAFETY: i < COUNT, so the address is inside the mapping.
+        unsafe { self.base.add(i as usize % Self::COUNT * FILL_MAX * PAGE_SIZE) }
+    }
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    fn take(&mut self) -> Option<u32> {
+        self.len = self.len.checked_sub(1)?;
+        Some(self.free[self.len] as u32)
+    }
+    fn put(&mut self, i: u32) {
+        if self.len < Self::COUNT {
+            self.free[self.len] = i as u8;
+            self.len += 1;
+        }
+    }
+}
+
+/// What has to be done for a fault.
+#[derive(Clone, Copy, Debug)]
+pub enum Plan {
+    /// The page is there now and whoever waited was woken.
+    Served,
+    /// A transfer is in flight for the range; its end wakes everybody.
+    Wait,
+    /// Ask again with a ready frame.
+    NeedFrame { zeroed: bool },
+    /// Ask again when the limit has room for so many pages.
+    NeedRoom(usize),
+    /// Ask again when a fill buffer is free.
+    NeedBuffer,
+    /// Read the pages `first..end` of the cluster into the frame, then call `swapin_done`.
+    ReadWhole {
+        frame: Frame,
+        first: usize,
+        end: usize,
+        entry: SwapEntry,
+    },
+    /// Read the run into the buffer, then call `fill_done`.
+    Fill {
+        buffer: u32,
+        first: usize,
+        n: usize,
+        entry: SwapEntry,
+    },
+    /// Nothing of ours is at that address; the thread was woken to find out for itself.
+    Unknown,
+}
+
+/// How much to bring in for a page that is in swap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    Whole,
+    /// The aligned window of so many pages around the fault.
+    Pages(usize),
+}
+
+impl SwapCache {
+    /// Serves the fault, or says what is needed to do so. `unit` chooses how much of a swapped
+    /// range to bring in, given how many small fills it had and what is resident of it. A frame
+    /// that was handed in and not used is put back.
+    pub fn fault(
+        &self,
+        f: &PageFault,
+        unit: impl FnOnce(u16, &PageMask) -> Unit,
+        frame: &mut Option<(Frame, bool)>,
+        buffers: &mut FillBuffers,
+    ) -> Plan {
+        let (pmd, page) = (Pmd::of(f.addr), crate::mm::page_in_pmd(f.addr));
+        let Some(r) = self.ranges.get(pmd) else {
+            self.program().wake(pmd.page_addr(page), PAGE_SIZE);
+            return Plan::Unknown;
+        };
+        let mut g = r.lock();
+        match g.io() {
+            IoState::Idle => {}
+            IoState::Ahead if g.moving.has(page) => return self.map_ahead(pmd, &mut g),
+            IoState::Ahead => {
+                self.drop_ahead(&mut g);
+            }
+            _ => {
+                g.wanted = true;
+                return Plan::Wait;
+            }
+        }
+        if f.wp || g.present.has(page) {
+            return self.recheck(pmd, page, f.wp);
+        }
+        if g.swapped.has(page) {
+            let unit = if g.salvage {
+                Unit::Pages(1)
+            } else if g.entry.is_some_and(|e| !self.clusters.is_writable(e)) {
+                // A cluster that another process reads too is let go as soon as possible.
+                Unit::Whole
+            } else {
+                unit(g.fills, &g.present)
+            };
+            return match unit {
+                Unit::Whole => self.begin_whole(&mut g, frame),
+                Unit::Pages(n) => self.begin_fill(&mut g, page, n, buffers),
+            };
+        }
+        if g.present.is_empty() && g.swapped.is_empty() && g.writable.is_full() {
+            return self.first_touch(pmd, &mut g, page, frame);
+        }
+        self.zero_fill(pmd, &mut g, page)
+    }
+
+    /// A fault on a page that should be there: an old message, or the page was dropped by a
+    /// system call that we do not see. A missing page reads as zeros then.
+    fn recheck(&self, pmd: Pmd, page: usize, wp: bool) -> Plan {
+        let addr = pmd.page_addr(page);
+        if wp {
+            let _ = self.program().write_protect(addr, PAGE_SIZE, false);
+            return Plan::Served;
+        }
+        // SAFETY: the zero page is readable; only a missing page is filled.
+        match unsafe { self.program().copy(addr, self.zeros.0, PAGE_SIZE) } {
+            Ok(()) => self.stats().move_hole.inc(),
+            Err(_) => {
+                self.stats().fault_stale.inc();
+                self.program().wake(addr, PAGE_SIZE);
+            }
+        }
+        Plan::Served
+    }
+
+    /// A zeroed huge page for a range that was never touched.
+    fn first_touch(
+        &self,
+        pmd: Pmd,
+        g: &mut RangeGuard<'_>,
+        page: usize,
+        frame: &mut Option<(Frame, bool)>,
+    ) -> Plan {
+        if !self.abilities.mv {
+            return self.zero_fill(pmd, g, page);
+        }
+        let Some((fr, zeroed)) = frame.take() else {
+            return Plan::NeedFrame { zeroed: true };
+        };
+        if !zeroed {
+            self.clear_pages(fr, PageMask::FULL, page);
+        }
+        if self.move_whole_in(pmd, g, fr) {
+            self.stats().thp_fault_alloc.inc();
+            return Plan::Served;
+        }
+        *frame = Some((fr, true));
+        self.stats().thp_fault_fallback.inc();
+        self.zero_fill(pmd, g, page)
+    }
+
+    /// Moves a complete frame into a range of which nothing is present. On success the frame is
+    /// empty, the program has the pages, and the charge went with them.
+    fn move_whole_in(&self, pmd: Pmd, g: &mut RangeGuard<'_>, frame: Frame) -> bool {
+        if self.abilities.pt_reclaim {
+            // SAFETY: the lock is held and nothing is present.
+            unsafe { super::drop_page_table(pmd) };
+        }
+        match self.move_run(Dir::In, pmd, frame, 0, PMD_NR) {
+            Ok(()) => {
+                self.became_present(pmd, g, PageMask::FULL);
+                g.huge = true;
+                g.fills = 0;
+                self.frames.put_empty(frame);
+                true
+            }
+            Err(e) => {
+                let done = self.note_refusal(e);
+                if done > 0 {
+                    // Part of it went: take it back, so that the caller finds the frame complete.
+                    self.move_pages(Dir::Out, pmd, frame, PageMask::of(0..done));
+                }
+                false
+            }
+        }
+    }
+
+    /// Zeros for the page and its neighbours that were never touched either.
+    fn zero_fill(&self, pmd: Pmd, g: &mut RangeGuard<'_>, page: usize) -> Plan {
+        let untouched = PageMask::FULL.minus(g.present).minus(g.swapped);
+        let run = if g.writable.has(page) {
+            untouched.and(g.writable).run_around(page, ZERO_FILL)
+        } else {
+            page..page + 1
+        };
+        if !self.charge_for_fault(run.len()) {
+            return Plan::NeedRoom(run.len());
+        }
+        let want = PageMask::of(run);
+        let got = self.copy_zeros(pmd, want);
+        self.charge.uncharge(want.minus(got).count());
+        self.stats().anon_fault_alloc.add(got.count() as u64);
+        self.became_present(pmd, g, got);
+        if !got.has(page) {
+            self.program().wake(pmd.page_addr(page), PAGE_SIZE);
+        }
+        Plan::Served
+    }
+
+    fn begin_whole(&self, g: &mut RangeGuard<'_>, frame: &mut Option<(Frame, bool)>) -> Plan {
+        let Some(entry) = g.entry else {
+            return Plan::Wait;
+        };
+        let Some((fr, _)) = frame.take() else {
+            return Plan::NeedFrame { zeroed: false };
+        };
+        let pages = g.swapped;
+        g.moving = pages;
+        g.buffer = fr.0;
+        g.set_io(IoState::Reading);
+        // One read from the first page to the last; what lies between and is not in swap is
+        // cleared when the read is done.
+        let first = pages.runs().next().map_or(0, |r| r.start);
+        let end = pages.runs().last().map_or(0, |r| r.end);
+        Plan::ReadWhole {
+            frame: fr,
+            first,
+            end,
+            entry,
+        }
+    }
+
+    /// Begins to read a whole range ahead of its fault. None where that makes no sense.
+    pub fn begin_ahead(&self, pmd: Pmd, frame: &mut Option<(Frame, bool)>) -> Option<Plan> {
+        let mut g = self.ranges.get(pmd)?.lock();
+        if g.io() != IoState::Idle
+            || !g.present.is_empty()
+            || g.swapped.is_empty()
+            || !g.writable.is_full()
+            || g.salvage
+        {
+            return None;
+        }
+        match self.begin_whole(&mut g, frame) {
+            p @ Plan::ReadWhole { .. } => {
+                g.ahead = true;
+                self.stats().swap_ra.inc();
+                Some(p)
+            }
+            _ => None,
+        }
+    }
+
+    /// The read of a whole range ended. A folio that was read ahead and that nobody waits for
+    /// stays in its frame.
+    pub fn swapin_done(&self, pmd: Pmd, ok: bool) {
+        let Some(r) = self.ranges.get(pmd) else {
+            return;
+        };
+        let mut g = r.lock();
+        if ok {
+            self.stats().pswpin.add(g.moving.count() as u64);
+            if g.ahead && !g.wanted {
+                g.set_io(IoState::Ahead);
+                return;
+            }
+            if g.ahead {
+                self.stats().swap_ra_hit.inc();
+            }
+            self.map_frame(pmd, &mut g);
+        } else {
+            // What of it can be read is found out page by page.
+            self.stats().swap_read_errors.inc();
+            g.salvage = true;
+            self.put_or_clear(Frame(g.buffer));
+        }
+        g.moving = PageMask::EMPTY;
+        g.ahead = false;
+        g.wanted = false;
+        g.set_io(IoState::Idle);
+        drop(g);
+        self.program().wake(pmd.addr(), PMD_SIZE);
+    }
+
+    /// Gives the program the pages of a frame that was read completely.
+    fn map_frame(&self, pmd: Pmd, g: &mut RangeGuard<'_>) {
+        let (frame, pages) = (Frame(g.buffer), g.moving);
+        if g.present.is_empty() && g.writable.is_full() && self.abilities.mv {
+            self.clear_pages(frame, PageMask::FULL.minus(pages), 0);
+            if self.move_whole_in(pmd, g, frame) {
+                self.stats().thp_swpin.inc();
+                self.forget_slots(g, pages);
+                return;
+            }
+        }
+        self.stats().thp_swpin_fallback.inc();
+        self.charge.charge(pages.count());
+        let got = self.copy_in(pmd, pages, self.frames.addr(frame) as *const u8);
+        self.charge.uncharge(pages.minus(got).count());
+        self.became_present(pmd, g, got);
+        self.forget_slots(g, got);
+        self.put_or_clear(frame);
+    }
+
+    /// The fault that a folio was read ahead for.
+    fn map_ahead(&self, pmd: Pmd, g: &mut RangeGuard<'_>) -> Plan {
+        self.stats().swap_ra_hit.inc();
+        self.map_frame(pmd, g);
+        self.end_ahead(g);
+        self.program().wake(pmd.addr(), PMD_SIZE);
+        Plan::Served
+    }
+
+    fn end_ahead(&self, g: &mut RangeGuard<'_>) {
+        g.moving = PageMask::EMPTY;
+        g.ahead = false;
+        g.set_io(IoState::Idle);
+    }
+
+    /// Forgets a folio that was read ahead; its slots still hold it. True if there was one.
+    pub fn drop_ahead(&self, g: &mut RangeGuard<'_>) -> bool {
+        if g.io() != IoState::Ahead {
+            return false;
+        }
+        self.put_or_clear(Frame(g.buffer));
+        self.end_ahead(g);
+        true
+    }
+
+    /// A ready frame that was not used up.
+    pub fn put_or_clear(&self, frame: Frame) {
+        if self.charge.room() >= 0 {
+            self.frames.put_ready(frame, false);
+        } else {
+            self.frames.clear(frame, false, self.staging());
+            self.frames.put_empty(frame);
+            self.charge.uncharge(PMD_NR);
+        }
+    }
+
+    fn begin_fill(
+        &self,
+        g: &mut RangeGuard<'_>,
+        page: usize,
+        n: usize,
+        buffers: &mut FillBuffers,
+    ) -> Plan {
+        let Some(entry) = g.entry else {
+            return Plan::Wait;
+        };
+        let run = g.swapped.run_around(page, n.clamp(1, FILL_MAX));
+        if buffers.is_empty() {
+            return Plan::NeedBuffer;
+        }
+        if !self.charge_for_fault(run.len()) {
+            return Plan::NeedRoom(run.len());
+        }
+        let Some(buffer) = buffers.take() else {
+            self.charge.uncharge(run.len());
+            return Plan::NeedBuffer;
+        };
+        g.moving = PageMask::of(run.clone());
+        g.buffer = buffer;
+        g.huge = false;
+        g.set_io(IoState::Filling);
+        Plan::Fill {
+            buffer,
+            first: run.start,
+            n: run.len(),
+            entry,
+        }
+    }
+
+    /// The read of a small fill ended.
+    pub fn fill_done(&self, pmd: Pmd, ok: bool, buffers: &mut FillBuffers) {
+        let Some(r) = self.ranges.get(pmd) else {
+            return;
+        };
+        let mut g = r.lock();
+        let (buffer, pages) = (g.buffer, g.moving);
+        g.moving = PageMask::EMPTY;
+        let n = pages.count();
+        let first = pages.runs().next().map_or(0, |r| r.start);
+        if ok {
+            // The buffer holds the run only; `copy_in` counts from the start of a range.
+            let src = buffers.addr(buffer).wrapping_sub(first * PAGE_SIZE);
+            let got = self.copy_in(pmd, pages, src);
+            self.charge.uncharge(pages.minus(got).count());
+            self.became_present(pmd, &mut g, got);
+            self.forget_slots(&mut g, got);
+            self.stats().pswpin.add(n as u64);
+            self.stats().fill.inc();
+            g.fills = g.fills.saturating_add(1);
+        } else {
+            self.charge.uncharge(n);
+            self.stats().swap_read_errors.inc();
+            if n > 1 {
+                g.salvage = true;
+            } else {
+                self.lose(pmd, &mut g, pages);
+            }
+        }
+        buffers.put(buffer);
+        g.wanted = false;
+        g.set_io(IoState::Idle);
+        drop(g);
+        self.program().wake(pmd.addr(), PMD_SIZE);
+    }
+
+    /// A page cannot be read from the device: whoever touches it gets SIGBUS.
+    fn lose(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) {
+        for run in pages.runs() {
+            let addr = pmd.page_addr(run.start);
+            let len = run.len() * PAGE_SIZE;
+            if !self.abilities.poison || self.program().poison(addr, len).is_err() {
+                self.charge.control.log("a page could not be read back from swap, and this kernel cannot poison it: ending the program");
+                crate::sys::thread::exit_group(EXIT_LOST);
+            }
+            self.stats().pages_poisoned.add(run.len() as u64);
+        }
+        g.swapped = g.swapped.minus(pages);
+        if g.swapped.is_empty() {
+            if let Some(e) = g.entry.take() {
+                self.clusters.mark_bad(e);
+            }
+        }
+    }
+
+    /// Fills missing pages of the range from `src`, which holds the whole range's bytes as far as
+    /// `pages` need them. Returns the pages that are there now.
+    pub(super) fn copy_in(&self, pmd: Pmd, pages: PageMask, src: *const u8) -> PageMask {
+        let mut got = PageMask::EMPTY;
+        for run in pages.runs() {
+            got = got.or(self.copy_run(pmd, run, |page| src.wrapping_add(page * PAGE_SIZE)));
+        }
+        got
+    }
+
+    fn copy_zeros(&self, pmd: Pmd, pages: PageMask) -> PageMask {
+        let mut got = PageMask::EMPTY;
+        for run in pages.runs() {
+            got = got.or(self.copy_run(pmd, run, |_| self.zeros.0));
+        }
+        got
+    }
+
+    fn copy_run(
+        &self,
+        pmd: Pmd,
+        run: Range<usize>,
+        src: impl Fn(usize) -> *const u8,
+    ) -> PageMask {
+        let mut got = PageMask::EMPTY;
+        let mut at = run.start;
+        let mut step = run.len();
+        let mut tries = 0;
+        while at < run.end {
+            let n = step.min(run.end - at);
+            // SAFETY: the source is memory of the engine's own that holds at least the run.
+            let e = match unsafe {
+                self.program().copy(pmd.page_addr(at), src(at), n * PAGE_SIZE)
+            } {
+                Ok(()) => {
+                    got = got.or(PageMask::of(at..at + n));
+                    at += n;
+                    continue;
+                }
+                Err(e) => e,
+            };
+            let done = match e {
+                // A page that is there already is newer than ours.
+                Refused::Exists { done } if n == 1 => {
+                    got = got.or(PageMask::of(at..at + 1));
+                    done / PAGE_SIZE
+                }
+                Refused::Exists { done }
+                | Refused::Hole { done }
+                | Refused::Busy { done }
+                | Refused::Again { done } => done / PAGE_SIZE,
+                _ => 0,
+            };
+            let done = done.min(n);
+            got = got.or(PageMask::of(at..at + done));
+            at += done;
+            match e {
+                Refused::Again { .. } if tries < 1000 => tries += 1,
+                _ if n > 1 && done < n => step = 1,
+                _ => at += 1,
+            }
+        }
+        got
+    }
+
+    /// Zeros pages of a frame that is ready and ours.
+    fn clear_pages(&self, frame: Frame, pages: PageMask, _target: usize) {
+        for run in pages.runs() {
+            let p = (self.frames.addr(frame) + run.start * PAGE_SIZE) as *mut u8;
+            // SAFETY: the frame is mapped, ready, and nobody else has it.
+            unsafe { core::ptr::write_bytes(p, 0, run.len() * PAGE_SIZE) };
+        }
+    }
+}
+
+const _: () = assert!(PMD_SIZE == PMD_NR * PAGE_SIZE);

@@ -1,0 +1,117 @@
+//! Mappings of the engine's own, and calls on the program's.
+
+use super::syscall::{syscall, Errno};
+use crate::mm::PMD_SIZE;
+
+/// Maps anonymous private memory of the engine's own; never managed, never freed.
+/// It is not touched here, so a large table costs only what is used of it.
+pub fn map_anon(len: usize) -> Result<*mut u8, Errno> {
+    // SAFETY: a new mapping at an address of the kernel's choice harms nobody.
+    unsafe {
+        syscall(
+            libc::SYS_mmap,
+            [
+                0,
+                len,
+                (libc::PROT_READ | libc::PROT_WRITE) as usize,
+                (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize,
+                usize::MAX,
+                0,
+            ],
+        )
+    }
+    .map(|a| a as *mut u8)
+}
+
+/// A 2 MiB-aligned stretch of addresses, inaccessible.
+pub fn reserve_aligned(len: usize) -> Result<usize, Errno> {
+    let whole = len + PMD_SIZE;
+    // SAFETY: as map_anon.
+    let a = unsafe {
+        syscall(
+            libc::SYS_mmap,
+            [
+                0,
+                whole,
+                libc::PROT_NONE as usize,
+                (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize,
+                usize::MAX,
+                0,
+            ],
+        )
+    }?;
+    let start = (a + PMD_SIZE - 1) & !(PMD_SIZE - 1);
+    let end = start + len;
+    // SAFETY: the edges belong to the mapping just made and nobody knows of them.
+    unsafe {
+        if start > a {
+            let _ = munmap(a, start - a);
+        }
+        if a + whole > end {
+            let _ = munmap(end, a + whole - end);
+        }
+    }
+    Ok(start)
+}
+
+/// Maps anonymous private memory at exactly `addr`; fails with EEXIST where something is mapped.
+///
+/// # Safety
+/// The range must be the caller's to use.
+pub unsafe fn map_at_noreplace(addr: usize, len: usize, prot: i32) -> Result<(), Errno> {
+    // SAFETY: the caller's contract; nothing existing is replaced.
+    let got = unsafe {
+        syscall(
+            libc::SYS_mmap,
+            [
+                addr,
+                len,
+                prot as usize,
+                (libc::MAP_PRIVATE
+                    | libc::MAP_ANONYMOUS
+                    | libc::MAP_NORESERVE
+                    | libc::MAP_FIXED_NOREPLACE) as usize,
+                usize::MAX,
+                0,
+            ],
+        )
+    }?;
+    if got != addr {
+        // A kernel before 4.17 takes the address as a hint.
+        // SAFETY: the mapping just made.
+        let _ = unsafe { munmap(got, len) };
+        return Err(Errno::EEXIST);
+    }
+    Ok(())
+}
+
+/// # Safety
+/// Nothing may use the range any more.
+pub unsafe fn munmap(addr: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's contract.
+    unsafe { syscall(libc::SYS_munmap, [addr, len]) }.map(drop)
+}
+
+/// # Safety
+/// As the advice: MADV_DONTNEED drops the contents.
+pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Result<(), Errno> {
+    // SAFETY: the caller's contract.
+    unsafe { syscall(libc::SYS_madvise, [addr, len, advice as usize]) }.map(drop)
+}
+
+/// # Safety
+/// Nothing may rely on the former protection.
+pub unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Result<(), Errno> {
+    // SAFETY: the caller's contract.
+    unsafe { syscall(libc::SYS_mprotect, [addr, len, prot as usize]) }.map(drop)
+}
+
+/// A table of `n` zeroed elements in memory of the engine's own that is touched only as used.
+///
+/// # Safety
+/// All-zero bytes must be a valid `T`.
+pub unsafe fn map_table<T>(n: usize) -> Result<&'static mut [T], Errno> {
+    let a = map_anon(n * size_of::<T>())? as *mut T;
+    // SAFETY: mapped with this size, page-aligned, never unmapped, handed out once.
+    Ok(unsafe { core::slice::from_raw_parts_mut(a, n) })
+}

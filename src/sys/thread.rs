@@ -1,0 +1,155 @@
+//! Threads that do not exist for the C library.
+//!
+//! A thread made by `pthread_create` keeps its TLS vector on the program's heap, which is
+//! managed: if that page is out when the fault handler touches it, the handler waits for itself.
+//! Engine threads are therefore made by `clone(2)`, on a stack and a TLS block that the engine
+//! maps, with all signals blocked and a descriptor table of their own.
+
+use super::mem::map_anon;
+use super::syscall::{syscall, Errno};
+use core::arch::global_asm;
+
+const STACK: usize = 256 << 10;
+/// Below the thread pointer: room for every static TLS variable a stray call into the C library
+/// might touch (errno is one). Above: the thread control block.
+const TLS_BELOW: usize = 64 << 10;
+const TLS_ABOVE: usize = 8 << 10;
+
+global_asm!(
+    ".global hugeswap_clone_thread",
+    ".hidden hugeswap_clone_thread",
+    "hugeswap_clone_thread:",
+    // rdi flags, rsi stack top (entry and argument stored there), rdx tls
+    "mov r8, rdx",
+    "xor edx, edx",
+    "xor r10d, r10d",
+    "mov eax, 56",
+    "syscall",
+    "test rax, rax",
+    "jnz 2f",
+    "xor ebp, ebp",
+    "pop rax",
+    "pop rdi",
+    "call rax",
+    "mov eax, 60",
+    "xor edi, edi",
+    "syscall",
+    "ud2",
+    "2: ret",
+);
+
+extern "C" {
+    fn hugeswap_clone_thread(flags: usize, stack: *mut usize, tls: *mut u8) -> i64;
+}
+
+/// Which descriptor table the new thread works on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Files {
+    /// A copy of the caller's, its own from then on.
+    Own,
+    /// The caller's.
+    Shared,
+}
+
+/// Starts an engine thread; `entry` must never unwind.
+///
+/// # Safety
+/// `entry(arg)` must be sound on a thread unknown to the C library: no calls that need a
+/// `struct pthread` or dynamic TLS.
+pub unsafe fn spawn(
+    entry: extern "C" fn(*mut u8),
+    arg: *mut u8,
+    files: Files,
+) -> Result<u32, Errno> {
+    let block = map_anon(STACK + TLS_BELOW + TLS_ABOVE)?;
+    // SAFETY: the block was just mapped with this size; addresses stay inside it.
+    unsafe {
+        let tp = block.add(STACK + TLS_BELOW);
+        // Thread control block: self pointers at 0 and 16, as x86-64 TLS wants them.
+        (tp as *mut usize).write(tp as usize);
+        (tp as *mut usize).add(2).write(tp as usize);
+        // The entry is popped at 16-byte alignment, so that the call leaves the ABI's.
+        let top = (block.add(STACK) as *mut usize).sub(4);
+        top.write(entry as usize);
+        top.add(1).write(arg as usize);
+
+        let mut flags = libc::CLONE_VM
+            | libc::CLONE_FS
+            | libc::CLONE_SIGHAND
+            | libc::CLONE_THREAD
+            | libc::CLONE_SYSVSEM
+            | libc::CLONE_SETTLS;
+        if files == Files::Shared {
+            flags |= libc::CLONE_FILES;
+        }
+        let saved = block_signals();
+        let r = hugeswap_clone_thread(flags as usize, top, tp);
+        restore_signals(saved);
+        super::syscall::check(r).map(|t| t as u32)
+    }
+}
+
+/// Blocks every signal for this thread; returns the mask that was in force.
+pub fn block_signals() -> u64 {
+    let all = u64::MAX;
+    let mut old = 0u64;
+    // SAFETY: both masks are 8 bytes, as the kernel's sigset is.
+    let _ = unsafe {
+        syscall(
+            libc::SYS_rt_sigprocmask,
+            [
+                libc::SIG_SETMASK as usize,
+                &all as *const u64 as usize,
+                &mut old as *mut u64 as usize,
+                8,
+            ],
+        )
+    };
+    old
+}
+
+pub fn restore_signals(mask: u64) {
+    // SAFETY: the mask is 8 bytes.
+    let _ = unsafe {
+        syscall(
+            libc::SYS_rt_sigprocmask,
+            [
+                libc::SIG_SETMASK as usize,
+                &mask as *const u64 as usize,
+                0,
+                8,
+            ],
+        )
+    };
+}
+
+/// This thread's number.
+pub fn gettid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall(libc::SYS_gettid, []) }.unwrap_or(0) as u32
+}
+
+pub fn getpid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall(libc::SYS_getpid, []) }.unwrap_or(0) as u32
+}
+
+/// Ends the whole process.
+pub fn exit_group(code: i32) -> ! {
+    loop {
+        // SAFETY: does not return.
+        let _ = unsafe { syscall(libc::SYS_exit_group, [code as usize]) };
+    }
+}
+
+/// Nanoseconds of the monotonic clock.
+pub fn now_ns() -> u64 {
+    let mut ts = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // The C library answers from the vDSO without a system call and touches no TLS.
+    // SAFETY: the structure outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut ts) };
+    ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
+}

@@ -1,0 +1,35 @@
+//! What the engine knows of the program's managed addresses.
+//!
+//! # The state of a page
+//!
+//! | present | swapped | meaning | the page's bytes |
+//! |---|---|---|---|
+//! | 0 | 0 | never touched, or discarded | zeros |
+//! | 1 | 0 | resident | in the program's page table |
+//! | 0 | 1 | swapped out | in its slot |
+//! | 1 | 1 | never | |
+//!
+//! `writable` says of each page whether the program's mapping allows reading and writing: only
+//! such pages are moved out, because UFFDIO_MOVE needs equal protections on both sides.
+//!
+//! # The state of a range
+//!
+//! At most one transfer is in flight for a 2 MiB range; `io` names it.
+//!
+//! | io | the pages in `moving` are | who ends it |
+//! |---|---|---|
+//! | Idle | none | |
+//! | Reading | being read into the frame; still swapped | fault: `swap_cache::swapin_done` |
+//! | Filling | being read into a fill buffer; still swapped | fault: `swap_cache::fill_done` |
+//! | Ahead | in the frame as well as in their slots; no transfer | fault, a hook, or fork: `swap_cache::drop_ahead` |
+//! | Writing | in the frame only, neither present nor swapped | reclaim: `swap_cache::writeback_done` |
+//!
+//! Everything changes under the range's lock. The lock is never held across I/O: it is released
+//! after `io` was set, and whoever needs the range idle waits for `io` to change.
+#![allow(unsafe_code)]
+
+mod lru;
+mod table;
+
+pub use lru::Lru;
+pub use table::{IoState, Range, RangeGuard, Ranges};

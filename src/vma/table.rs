@@ -1,0 +1,211 @@
+//! The table of 2 MiB ranges: two levels, lazily touched, found without a lock.
+
+use crate::mm::{PageMask, Pmd, SwapEntry, PMD_NR};
+use crate::sync::RawLock;
+use crate::sys::futex::{self, Scope};
+use crate::sys::{mem, Errno};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+
+/// The transfer in flight for a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum IoState {
+    Idle = 0,
+    Reading = 1,
+    Filling = 2,
+    Writing = 3,
+    Ahead = 4,
+}
+
+impl IoState {
+    fn from_word(w: u32) -> IoState {
+        match w {
+            0 => IoState::Idle,
+            1 => IoState::Reading,
+            2 => IoState::Filling,
+            3 => IoState::Writing,
+            _ => IoState::Ahead,
+        }
+    }
+}
+
+/// What is known of one 2 MiB range; fields are read and written under its lock.
+pub struct State {
+    pub present: PageMask,
+    pub swapped: PageMask,
+    pub writable: PageMask,
+    /// Pages of the transfer in flight.
+    pub moving: PageMask,
+    /// The place in swap, where the range has one.
+    pub entry: Option<SwapEntry>,
+    /// Staging frame or fill buffer of the transfer in flight.
+    pub buffer: u32,
+    /// Requests of the transfer that are not complete, and whether one failed.
+    pub pending: u16,
+    pub failed: bool,
+    /// Somebody faulted while the transfer was in flight.
+    pub wanted: bool,
+    /// A read of the whole failed: bring it in page by page, so that only what is bad is lost.
+    pub salvage: bool,
+    /// On the LRU list.
+    pub listed: bool,
+    /// In memory as one huge page, as far as we know.
+    pub huge: bool,
+    /// A folio read ahead waits in the frame for its fault.
+    pub ahead: bool,
+    /// Small fills since the range was last whole.
+    pub fills: u16,
+}
+
+/// A range's descriptor: 64-byte head and the masks.
+#[repr(C, align(64))]
+pub struct Range {
+    lock: RawLock,
+    io: AtomicU32,
+    pub(super) lru_next: AtomicU32,
+    pub(super) lru_prev: AtomicU32,
+    state: UnsafeCell<State>,
+}
+
+// SAFETY: `state` is only reached through a guard, which holds the lock.
+unsafe impl Sync for Range {}
+
+impl Range {
+    pub fn lock(&self) -> RangeGuard<'_> {
+        self.lock.lock();
+        RangeGuard { range: self }
+    }
+
+    /// Sleeps until no transfer is in flight, and returns with the lock; the range is idle, or
+    /// holds a folio read ahead. For hooks: an engine thread that ends transfers must not call it.
+    pub fn lock_settled(&self) -> RangeGuard<'_> {
+        loop {
+            let g = self.lock();
+            let io = self.io.load(Relaxed);
+            if io == IoState::Idle as u32 || io == IoState::Ahead as u32 {
+                return g;
+            }
+            drop(g);
+            futex::wait(&self.io, io, None, Scope::Process);
+        }
+    }
+}
+
+pub struct RangeGuard<'a> {
+    range: &'a Range,
+}
+
+impl RangeGuard<'_> {
+    pub fn io(&self) -> IoState {
+        IoState::from_word(self.range.io.load(Relaxed))
+    }
+
+    pub fn set_io(&mut self, io: IoState) {
+        self.range.io.store(io as u32, Relaxed);
+        if io == IoState::Idle || io == IoState::Ahead {
+            futex::wake(&self.range.io, u32::MAX, Scope::Process);
+        }
+    }
+
+    /// Whole in memory and movable as a whole.
+    pub fn is_whole(&self) -> bool {
+        self.present.is_full() && self.writable.is_full()
+    }
+}
+
+impl core::ops::Deref for RangeGuard<'_> {
+    type Target = State;
+    fn deref(&self) -> &State {
+        // SAFETY: the guard holds the lock.
+        unsafe { &*self.range.state.get() }
+    }
+}
+impl core::ops::DerefMut for RangeGuard<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        // SAFETY: the guard holds the lock and is borrowed mutably.
+        unsafe { &mut *self.range.state.get() }
+    }
+}
+impl Drop for RangeGuard<'_> {
+    fn drop(&mut self) {
+        self.range.lock.unlock();
+    }
+}
+
+const LEAF_BITS: u32 = 13;
+const LEAF: usize = 1 << LEAF_BITS;
+/// 47 bits of addresses, 21 of them inside a range.
+const ROOT: usize = 1 << (47 - 21 - LEAF_BITS);
+
+/// All ranges that were ever managed. Leaves (16 GiB of addresses each) are mapped when first
+/// needed and never freed; all-zero bytes are a valid empty descriptor.
+pub struct Ranges {
+    root: *mut AtomicPtr<Range>,
+}
+
+// SAFETY: the root is only read and written through atomics.
+unsafe impl Sync for Ranges {}
+// SAFETY: as above.
+unsafe impl Send for Ranges {}
+
+impl Ranges {
+    pub fn new() -> Result<Ranges, Errno> {
+        let root = mem::map_anon(ROOT * size_of::<AtomicPtr<Range>>())?;
+        Ok(Ranges {
+            root: root as *mut AtomicPtr<Range>,
+        })
+    }
+
+    fn root(&self, pmd: Pmd) -> Option<&AtomicPtr<Range>> {
+        let i = (pmd.0 >> LEAF_BITS) as usize;
+        // SAFETY: inside the root table, which is never unmapped; zero is a null pointer.
+        (i < ROOT).then(|| unsafe { &*self.root.add(i) })
+    }
+
+    /// The descriptor of a range, where one was ever made in its neighbourhood.
+    #[inline]
+    pub fn get(&self, pmd: Pmd) -> Option<&Range> {
+        let leaf = self.root(pmd)?.load(Acquire);
+        if leaf.is_null() {
+            return None;
+        }
+        // SAFETY: leaves are never unmapped and hold LEAF descriptors.
+        Some(unsafe { &*leaf.add(pmd.0 as usize & (LEAF - 1)) })
+    }
+
+    /// As `get`, making what is missing.
+    pub fn get_or_map(&self, pmd: Pmd) -> Result<&Range, Errno> {
+        let slot = self.root(pmd).ok_or(Errno::EINVAL)?;
+        if slot.load(Acquire).is_null() {
+            let bytes = LEAF * size_of::<Range>();
+            let leaf = mem::map_anon(bytes)? as *mut Range;
+            if slot
+                .compare_exchange(core::ptr::null_mut(), leaf, AcqRel, Acquire)
+                .is_err()
+            {
+                // SAFETY: another thread was first; nobody saw ours.
+                let _ = unsafe { mem::munmap(leaf as usize, bytes) };
+            }
+        }
+        self.get(pmd).ok_or(Errno::ENOMEM)
+    }
+
+    /// Every descriptor that may be in use. For fork and statistics.
+    pub fn for_each(&self, mut f: impl FnMut(Pmd, &Range)) {
+        for i in 0..ROOT {
+            // SAFETY: inside the root table.
+            let leaf = unsafe { &*self.root.add(i) }.load(Acquire);
+            if leaf.is_null() {
+                continue;
+            }
+            for j in 0..LEAF {
+                // SAFETY: leaves are never unmapped and hold LEAF descriptors.
+                f(Pmd((i * LEAF + j) as u32), unsafe { &*leaf.add(j) });
+            }
+        }
+    }
+}
+
+const _: () = assert!(PMD_NR == 512);
+const _: () = assert!(size_of::<Range>() <= 320);
