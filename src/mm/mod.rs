@@ -8,3 +8,5 @@ pub const PMD_ORDER: u8 = 9;
 pub const PMD_NR: usize = 1 << PMD_ORDER;
 /// Bytes of a PMD-sized folio.
 pub const PMD_SIZE: usize = PAGE_SIZE << PMD_ORDER;
+
+pub mod copy_order;
