@@ -14,4 +14,13 @@ pub mod control;
 
 pub mod charge;
 
+pub mod device;
+
 pub mod vma;
+
+pub mod swap_cache;
+
+pub mod fault;
+pub mod reclaim;
+
+pub mod engine;

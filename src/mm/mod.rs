@@ -1,5 +1,6 @@
 //! Units of memory: pages, ranges, masks of pages. Pure; no kernel calls.
 
+pub mod copy_order;
 mod entry;
 mod mask;
 pub use entry::SwapEntry;

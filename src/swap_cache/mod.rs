@@ -6,6 +6,7 @@
 
 mod clusters;
 mod frames;
+mod mapping;
 mod swapin;
 mod swapout;
 

@@ -260,15 +260,24 @@ impl SwapCache {
         }
     }
 
+    /// Whether reading the range ahead makes sense; asked before a frame is taken for it.
+    pub fn may_read_ahead(&self, r: &crate::vma::Range) -> bool {
+        let g = r.lock();
+        g.io() == IoState::Idle
+            && g.present.is_empty()
+            && !g.swapped.is_empty()
+            && g.writable.is_full()
+            && !g.salvage
+    }
+
     /// Begins to read a whole range ahead of its fault. None where that makes no sense.
     pub fn begin_ahead(&self, pmd: Pmd, frame: &mut Option<(Frame, bool)>) -> Option<Plan> {
-        let mut g = self.ranges.get(pmd)?.lock();
-        if g.io() != IoState::Idle
-            || !g.present.is_empty()
-            || g.swapped.is_empty()
-            || !g.writable.is_full()
-            || g.salvage
-        {
+        let r = self.ranges.get(pmd)?;
+        if !self.may_read_ahead(r) {
+            return None;
+        }
+        let mut g = r.lock();
+        if g.io() != IoState::Idle || !g.present.is_empty() || g.swapped.is_empty() {
             return None;
         }
         match self.begin_whole(&mut g, frame) {

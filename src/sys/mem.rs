@@ -115,3 +115,16 @@ pub unsafe fn map_table<T>(n: usize) -> Result<&'static mut [T], Errno> {
     // SAFETY: mapped with this size, page-aligned, never unmapped, handed out once.
     Ok(unsafe { core::slice::from_raw_parts_mut(a, n) })
 }
+
+/// Which of `n` (at most 512) pages from `addr` on are in memory (mincore).
+pub fn resident(addr: usize, n: usize) -> Result<impl Iterator<Item = bool>, Errno> {
+    let mut vec = [0u8; 512];
+    // SAFETY: the vector is large enough for n <= 512 pages.
+    unsafe {
+        syscall(
+            libc::SYS_mincore,
+            [addr, n.min(512) * 4096, vec.as_mut_ptr() as usize],
+        )
+    }?;
+    Ok(vec.into_iter().take(n).map(|b| b & 1 != 0))
+}

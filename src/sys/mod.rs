@@ -5,6 +5,7 @@
 
 pub mod futex;
 pub mod mem;
+pub mod pagemap;
 pub mod syscall;
 pub mod thread;
 pub mod uffd;

@@ -1,0 +1,144 @@
+//! Requests from the program's threads to the engine's.
+
+use super::Engine;
+use crate::fault::Handler;
+use crate::mm::PAGE_SIZE;
+use crate::sys::uffd::{PageFault, Uffd};
+use crate::sys::{mem, Errno};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+
+/// As many as hooks can run at once.
+pub const DOORBELLS: usize = 64;
+
+const REGISTER: u32 = 1;
+const FREEZE: u32 = 2;
+const MOVE: u32 = 3;
+
+struct Request {
+    op: AtomicU32,
+    args: [AtomicUsize; 3],
+    result: AtomicUsize,
+}
+
+/// One page and one request for each hook.
+pub struct Doorbells {
+    base: usize,
+    requests: &'static mut [Request],
+}
+
+impl Doorbells {
+    pub fn new() -> Result<Doorbells, Errno> {
+        Ok(Doorbells {
+            base: mem::map_anon(DOORBELLS * PAGE_SIZE)? as usize,
+            // SAFETY: all-zero is a valid Request.
+            requests: unsafe { mem::map_table(DOORBELLS) }?,
+        })
+    }
+
+    pub fn register(&self, uffd: Uffd) -> Result<(), Errno> {
+        uffd.register_missing(self.base, DOORBELLS * PAGE_SIZE)
+    }
+
+    /// The doorbell that an address belongs to.
+    fn index(&self, addr: usize) -> Option<usize> {
+        let off = addr.checked_sub(self.base)?;
+        (off < DOORBELLS * PAGE_SIZE).then_some(off / PAGE_SIZE)
+    }
+
+    /// Asks the engine and waits for the answer. `bell` must be the caller's alone.
+    fn ring(&self, bell: usize, op: u32, args: [usize; 3]) -> Result<(), Errno> {
+        let r = &self.requests[bell];
+        for (a, v) in r.args.iter().zip(args) {
+            a.store(v, Relaxed);
+        }
+        r.op.store(op, Release);
+        let page = self.base + bell * PAGE_SIZE;
+        // SAFETY: the page is ours; reading it faults, which is the point, and it is dropped
+        // again for the next time.
+        unsafe {
+            (page as *const u8).read_volatile();
+            let _ = mem::madvise(page, PAGE_SIZE, libc::MADV_DONTNEED);
+        }
+        match r.result.load(Acquire) {
+            0 => Ok(()),
+            e => Err(Errno(e as i32)),
+        }
+    }
+}
+
+impl Engine {
+    /// Brings a stretch of the program's addresses under management.
+    pub fn register(&self, bell: usize, addr: usize, len: usize) -> Result<(), Errno> {
+        self.doorbells.ring(bell, REGISTER, [addr, len, 0])
+    }
+
+    /// Moves the contents of managed memory to other managed addresses; what is swapped out stays
+    /// so. Both must be mapped readable and writable, and have the same offset within 2 MiB.
+    pub fn move_contents(
+        &self,
+        bell: usize,
+        old: usize,
+        new: usize,
+        len: usize,
+    ) -> Result<(), Errno> {
+        self.doorbells.ring(bell, MOVE, [old, new, len])
+    }
+
+    /// Lets all transfers end and the engine stand still, for fork.
+    pub(super) fn freeze(&self, bell: usize) {
+        let _ = self.doorbells.ring(bell, FREEZE, [0; 3]);
+    }
+
+    /// In the handler thread: if the fault is a doorbell, answers it.
+    pub(super) fn answer(&self, handler: &mut Handler<'_>, f: &PageFault) -> bool {
+        let Some(bell) = self.doorbells.index(f.addr) else {
+            return false;
+        };
+        let r = &self.doorbells.requests[bell];
+        let [a, b, c] = [0, 1, 2].map(|i| r.args[i].load(Relaxed));
+        let op = r.op.swap(0, Acquire);
+        let result = match op {
+            REGISTER => self.do_register(a, b),
+            MOVE => {
+                handler.drain();
+                self.cache.move_contents(a, b, c)
+            }
+            FREEZE => {
+                self.stand_still(handler);
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        r.result
+            .store(result.err().map_or(0, |e| e.0 as usize), Release);
+        let page = self.doorbells.base + bell * PAGE_SIZE;
+        if self.cache.answer_doorbell(page).is_err() {
+            self.cache.program().wake(page, PAGE_SIZE);
+        }
+        if op == FREEZE {
+            self.stay_parked();
+        }
+        true
+    }
+
+    fn do_register(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        self.cache.program().register_missing(addr, len)?;
+        self.advise(addr, len);
+        let mut r = self.regions.lock();
+        r.items.push((addr, len));
+        Ok(())
+    }
+
+    /// Where the kernel frees page tables on request, faults should not make the kernel zero a
+    /// huge page that it then throws away; where it does not, that is the price of finding the
+    /// range without a page table when the huge page is moved in.
+    pub(super) fn advise(&self, addr: usize, len: usize) {
+        let advice = if self.cache.abilities.pt_reclaim || !self.cache.abilities.mv {
+            libc::MADV_NOHUGEPAGE
+        } else {
+            libc::MADV_HUGEPAGE
+        };
+        // SAFETY: only a hint to the kernel's page fault path.
+        let _ = unsafe { mem::madvise(addr, len, advice) };
+    }
+}

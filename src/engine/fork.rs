@@ -1,0 +1,110 @@
+//! fork: the child gets the memory as it was, an engine of its own, and the right to read what the
+//! parent had in swap.
+//!
+//! | step | who | what |
+//! |---|---|---|
+//! | prepare | parent, the forking thread | freezes the engine: no transfer in flight, tables at rest |
+//! | | | takes an entry of the control page for the child, which borrows the parent's segments |
+//! | clone | kernel | copies page tables; userfaultfd registrations are not inherited |
+//! | parent | parent | thaws |
+//! | child | child, its only thread | resets locks, registers again, starts threads |
+//!
+//! Nothing that the program owns is touched in the child before its engine runs.
+
+use super::Engine;
+use crate::fault::Handler;
+use crate::sys::futex::{self, Scope};
+use crate::sys::thread::getpid;
+use core::sync::atomic::Ordering::*;
+
+/// A fork under way: the child's entry of the control page.
+pub struct ForkToken {
+    child: Option<usize>,
+}
+
+impl Engine {
+    /// Before clone. None when the run has no room for another process.
+    pub fn fork_prepare(&self, bell: usize) -> Option<ForkToken> {
+        let c = &self.cache.charge;
+        // The parent's pid stands in until there is a child to name: the entry must be there, and
+        // alive, before the parent can free anything that the child will read.
+        let child = c.control.join(getpid(), 0)?;
+        let p = &c.control.procs[child];
+        let me = c.index();
+        for (i, l) in p.lenders.iter().enumerate() {
+            let mut bits = c.proc().lenders[i].load(Acquire);
+            if i == me / 64 {
+                bits |= 1 << (me % 64);
+            }
+            l.store(bits, Release);
+        }
+        self.freeze(bell);
+        self.cache.clusters.lend_all();
+        Some(ForkToken { child: Some(child) })
+    }
+
+    /// In the parent, after clone; `pid` is the child's, if there is one.
+    pub fn fork_parent(&self, token: ForkToken, pid: Option<u32>) {
+        let c = &self.cache.charge;
+        if let Some(i) = token.child {
+            match pid {
+                Some(pid) => {
+                    c.control.procs[i].pid.store(pid, Release);
+                    c.proc().stats.forks.inc();
+                }
+                None => c.control.procs[i].state.store(0, Release),
+            }
+        }
+        self.thaw();
+    }
+
+    /// In the child, on its only thread, before anything else.
+    pub fn fork_child(&'static self, token: ForkToken) {
+        let Some(index) = token.child else {
+            return;
+        };
+        let c = &self.cache.charge;
+        let charged = c.charged();
+        let ready = self.cache.frames.ready() * crate::mm::PMD_NR;
+        c.set_index(index);
+        let p = c.proc();
+        p.pid.store(getpid(), Release);
+        // Staging is not inherited; everything else is, shared until one of us writes.
+        p.charged_pages.store(charged - ready as i64, Release);
+        p.limit_pages.store(c.control.settings.limit_bytes as i64 / 4096, Release);
+        self.frozen.store(0, Release);
+        self.reclaim_parked.store(0, Release);
+        self.regions.reset();
+        self.cache.lru.reset_lock();
+        self.cache.clusters.start_over();
+        self.restart();
+        c.control.call();
+    }
+
+    /// In the handler thread: everybody comes to rest.
+    pub(super) fn stand_still(&self, handler: &mut Handler<'_>) {
+        handler.drain();
+        self.frozen.store(1, Release);
+        self.kick().kick();
+        loop {
+            let parked = self.reclaim_parked.load(Acquire);
+            if parked == 1 {
+                return;
+            }
+            futex::wait(&self.reclaim_parked, parked, Some(100), Scope::Process);
+            self.kick().kick();
+        }
+    }
+
+    /// In an engine thread: waits until the fork is over.
+    pub(super) fn stay_parked(&self) {
+        while self.frozen.load(Acquire) == 1 {
+            futex::wait(&self.frozen, 1, None, Scope::Process);
+        }
+    }
+
+    fn thaw(&self) {
+        self.frozen.store(0, Release);
+        futex::wake(&self.frozen, u32::MAX, Scope::Process);
+    }
+}

@@ -1,0 +1,144 @@
+//! Wiring: from a control page to running threads, and the calls that interposition makes.
+//!
+//! Engine threads live on memory, signal masks and a descriptor table of their own. The program's
+//! threads have no descriptor of ours; what only the engine can do for them they ask for by a
+//! *doorbell*: they write a request and touch a missing page that belongs to it, and the fault
+//! handler answers by filling the page.
+#![allow(unsafe_code)]
+
+mod doorbell;
+mod fork;
+mod probe;
+mod start;
+
+pub use doorbell::{Doorbells, DOORBELLS};
+pub use fork::ForkToken;
+pub use start::{start, StartError, EXIT_START};
+
+use crate::device::Device;
+use crate::mm::{split_by_pmd, PageMask, PMD_NR};
+use crate::swap_cache::SwapCache;
+use crate::sync::Mutex;
+use crate::sys::{mem, Errno};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+
+/// The running engine of this process. Exists from `start` until the process ends.
+pub struct Engine {
+    pub cache: SwapCache,
+    /// Replaced in a forked child; only engine threads use it.
+    devices: AtomicPtr<Vec<Box<dyn Device>>>,
+    doorbells: Doorbells,
+    progress: AtomicU32,
+    /// 0 running, 1 asked to stand still, for fork.
+    frozen: AtomicU32,
+    reclaim_parked: AtomicU32,
+    regions: Mutex<Regions>,
+    managed_bytes: AtomicU64,
+}
+
+/// Registered stretches of the program's addresses, for a child to register again.
+struct Regions {
+    items: Vec<(usize, usize)>,
+}
+
+static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The engine, once it has started.
+#[inline]
+pub fn get() -> Option<&'static Engine> {
+    let p = ENGINE.load(Acquire);
+    // SAFETY: set once, to memory that is never freed.
+    (!p.is_null()).then(|| unsafe { &*p })
+}
+
+impl Engine {
+    fn devices(&self) -> &'static [Box<dyn Device>] {
+        // SAFETY: set before any engine thread runs, to memory that is never freed.
+        unsafe { &*self.devices.load(Acquire) }
+    }
+
+    /// The program's accessible anonymous memory at `[addr, addr+len)` grew or shrank: pages that
+    /// are readable and writable may be moved.
+    pub fn set_writable(&self, addr: usize, len: usize, on: bool) -> Result<(), Errno> {
+        for (pmd, part) in split_by_pmd(addr, len) {
+            let pages = PageMask::of(part);
+            let r = if on {
+                self.cache.ranges.get_or_map(pmd)?
+            } else {
+                match self.cache.ranges.get(pmd) {
+                    Some(r) => r,
+                    None => continue,
+                }
+            };
+            let mut g = r.lock_settled();
+            let before = g.writable.count();
+            g.writable = if on {
+                g.writable.or(pages)
+            } else {
+                g.writable.minus(pages)
+            };
+            let after = g.writable.count();
+            drop(g);
+            self.count_managed(after as i64 - before as i64);
+        }
+        Ok(())
+    }
+
+    fn count_managed(&self, pages: i64) {
+        let d = (pages * crate::mm::PAGE_SIZE as i64) as u64;
+        let now = self.managed_bytes.fetch_add(d, Relaxed).wrapping_add(d);
+        self.cache.stats().managed_bytes.set(now);
+    }
+
+    /// The contents of `[addr, addr+len)` are not needed: they read as zeros from now on. The
+    /// caller drops the memory itself afterwards (MADV_DONTNEED, munmap).
+    pub fn discard(&self, addr: usize, len: usize) {
+        for (pmd, part) in split_by_pmd(addr, len) {
+            let Some(r) = self.cache.ranges.get(pmd) else {
+                continue;
+            };
+            let mut g = r.lock_settled();
+            self.cache.discard(&mut g, PageMask::of(part));
+        }
+    }
+
+    /// Swaps the range out soon, and does not wait for it: MADV_PAGEOUT and MADV_COLD.
+    pub fn kick_reclaim(&self) {
+        self.kick().kick();
+    }
+
+    fn kick(&self) -> crate::reclaim::Kick<'_> {
+        crate::reclaim::Kick::new(&self.cache.charge, &self.progress)
+    }
+
+    /// Program memory that was mapped before the engine knew of it: what is resident there now is
+    /// charged and can be evicted.
+    pub fn adopt_resident(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        for (pmd, part) in split_by_pmd(addr, len) {
+            let resident = mem::resident(pmd.page_addr(part.start), part.len())?;
+            let mut pages = PageMask::EMPTY;
+            for (i, here) in part.zip(resident) {
+                if here {
+                    pages = pages.or(PageMask::of(i..i + 1));
+                }
+            }
+            if pages.is_empty() {
+                continue;
+            }
+            self.cache.charge.charge(pages.count());
+            let r = self.cache.ranges.get_or_map(pmd)?;
+            let mut g = r.lock_settled();
+            self.cache.adopt(pmd, &mut g, pages);
+        }
+        Ok(())
+    }
+
+    /// Bytes of the program's memory under management.
+    pub fn managed_bytes(&self) -> u64 {
+        self.managed_bytes.load(Relaxed)
+    }
+}
+
+/// Bytes of memory that a 2 MiB range needs beside itself: its page table, or the one that the
+/// kernel keeps for a huge page.
+pub const OVERHEAD_SHARE: u64 = PMD_NR as u64;

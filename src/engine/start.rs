@@ -1,0 +1,300 @@
+//! Starting the engine's threads, in a new process and in a forked child.
+
+use super::{probe, Doorbells, Engine, Regions, ENGINE};
+use crate::charge::Charge;
+use crate::control::Control;
+use crate::device::file::FileDevice;
+use crate::device::Device;
+use crate::fault::Handler;
+use crate::reclaim::{Kick, Reclaim};
+use crate::swap_cache::SwapCache;
+use crate::sync::Mutex;
+use crate::sys::futex::{self, Scope};
+use crate::sys::thread::{self, Files};
+use crate::sys::uffd::{Source, Uffd};
+use crate::sys::{syscall, Errno};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use std::os::fd::{FromRawFd, OwnedFd};
+
+/// Why the engine did not start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartError {
+    /// No userfaultfd with the rights that were asked for.
+    Userfaultfd(Errno),
+    /// A swap device could not be opened.
+    Device(Errno),
+    /// A thread or mapping could not be made.
+    Resources(Errno),
+    /// The control page has no free entry: too many processes in this run.
+    TooManyProcesses,
+}
+
+impl core::fmt::Display for StartError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            StartError::Userfaultfd(e) => write!(
+                f,
+                "userfaultfd is not available to this user ({e}); `hugeswap doctor` says what to do"
+            ),
+            StartError::Device(e) => write!(f, "a swap device could not be opened ({e})"),
+            StartError::Resources(e) => write!(f, "no threads or memory for the engine ({e})"),
+            StartError::TooManyProcesses => write!(
+                f,
+                "more than {} processes in one run",
+                crate::control::MAX_PROCS
+            ),
+        }
+    }
+}
+
+/// What the first engine thread is told, and tells.
+struct Start {
+    control: &'static Control,
+    index: usize,
+    /// 0 while it works, then 1.
+    done: AtomicU32,
+    result: Mutex<Result<(), StartError>>,
+}
+
+impl Start {
+    fn run(&self, entry: extern "C" fn(*mut u8)) -> Result<(), StartError> {
+        let arg = self as *const Start as *mut u8;
+        // SAFETY: the entry only uses what engine threads may; `self` outlives its use, because
+        // we wait for `done` here.
+        unsafe { thread::spawn(entry, arg, Files::Own) }.map_err(StartError::Resources)?;
+        while self.done.load(Acquire) == 0 {
+            futex::wait(&self.done, 0, None, Scope::Process);
+        }
+        *self.result.lock()
+    }
+
+    fn finish(&self, r: Result<(), StartError>) {
+        *self.result.lock() = r;
+        self.done.store(1, Release);
+        futex::wake(&self.done, 1, Scope::Process);
+    }
+}
+
+/// Starts the engine of this process on its entry `index` of the control page.
+pub fn start(control: &'static Control, index: usize) -> Result<&'static Engine, StartError> {
+    let s = Start {
+        control,
+        index,
+        done: AtomicU32::new(0),
+        result: Mutex::new(Ok(())),
+    };
+    s.run(first_main)?;
+    super::get().ok_or(StartError::Resources(Errno::ENOMEM))
+}
+
+impl Engine {
+    /// In a forked child: new descriptors, registrations and threads over the old tables.
+    pub(super) fn restart(&'static self) {
+        let s = Start {
+            control: self.cache.charge.control,
+            index: self.cache.charge.index(),
+            done: AtomicU32::new(0),
+            result: Mutex::new(Ok(())),
+        };
+        if let Err(e) = s.run(child_main) {
+            self.cache
+                .charge
+                .control
+                .log("the engine could not start in a forked child: ending the child");
+            let _ = e;
+            thread::exit_group(EXIT_START);
+        }
+    }
+}
+
+/// Exit status when the engine cannot start: EX_OSERR.
+pub const EXIT_START: i32 = 71;
+
+extern "C" fn first_main(arg: *mut u8) {
+    // SAFETY: `Start::run` waits for us and keeps it alive.
+    let s = unsafe { &*(arg as *const Start) };
+    close_everything();
+    match build(s.control, s.index) {
+        Ok(e) => {
+            ENGINE.store(e as *const Engine as *mut Engine, Release);
+            run(e, s);
+        }
+        Err(e) => s.finish(Err(e)),
+    }
+}
+
+extern "C" fn child_main(arg: *mut u8) {
+    // SAFETY: `Start::run` waits for us and keeps it alive.
+    let s = unsafe { &*(arg as *const Start) };
+    close_everything();
+    let Some(e) = super::get() else {
+        return s.finish(Err(StartError::Resources(Errno::EINVAL)));
+    };
+    match rebuild(e) {
+        Ok(()) => run(e, s),
+        Err(err) => s.finish(Err(err)),
+    }
+}
+
+/// The thread's descriptor table is a copy of the program's: keeping any of it open would keep
+/// the program's pipes and sockets from ending.
+fn close_everything() {
+    // SAFETY: our own table; nothing in it is used by this thread.
+    let r = unsafe { syscall(libc::SYS_close_range, [0, u32::MAX as usize, 0]) };
+    if r.is_err() {
+        for fd in 0..65536usize {
+            // SAFETY: as above.
+            let _ = unsafe { syscall(libc::SYS_close, [fd]) };
+        }
+    }
+}
+
+fn open_uffds(control: &Control) -> Result<(Uffd, Uffd, u64), StartError> {
+    let s = &control.settings;
+    let (program, source, features) =
+        probe::open_program(s.user_mode_only != 0, s.no_move != 0).map_err(StartError::Userfaultfd)?;
+    if source == Source::UserModeOnly && s.user_mode_only == 0 {
+        return Err(StartError::Userfaultfd(Errno(libc::EPERM)));
+    }
+    let (staging, _) = Uffd::open(features, s.user_mode_only != 0).map_err(StartError::Userfaultfd)?;
+    Ok((program, staging, features))
+}
+
+fn open_devices(control: &Control) -> Result<Vec<Box<dyn Device>>, StartError> {
+    let mut devices: Vec<Box<dyn Device>> = Vec::new();
+    for d in &control.devices[..control.settings.devices as usize] {
+        let mut path = [0u8; crate::control::PATH_LEN];
+        path[..d.path().len()].copy_from_slice(d.path());
+        let open = |flags: i32| {
+            // SAFETY: the path ends with a zero byte.
+            unsafe {
+                syscall(
+                    libc::SYS_openat,
+                    [
+                        libc::AT_FDCWD as usize,
+                        path.as_ptr() as usize,
+                        (flags | libc::O_RDWR | libc::O_CLOEXEC) as usize,
+                    ],
+                )
+            }
+        };
+        let fd = open(libc::O_DIRECT)
+            .or_else(|_| open(0))
+            .map_err(StartError::Device)?;
+        // SAFETY: just opened, owned by nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        devices.push(open_device(fd, d, control)?);
+    }
+    Ok(devices)
+}
+
+fn open_device(
+    fd: OwnedFd,
+    d: &crate::control::DeviceEntry,
+    control: &Control,
+) -> Result<Box<dyn Device>, StartError> {
+    use crate::device::file::{Options, Via};
+    let mut o = Options::new(d.max_bytes);
+    if control.settings.no_io_uring != 0 {
+        o.via = Via::Sync;
+    }
+    FileDevice::from_fd_with(fd, &o)
+        .map(|f| Box::new(f) as Box<dyn Device>)
+        .map_err(|_| StartError::Device(Errno(libc::EIO)))
+}
+
+fn build(control: &'static Control, index: usize) -> Result<&'static Engine, StartError> {
+    let (program, staging, features) = open_uffds(control)?;
+    let devices = open_devices(control)?;
+    let charge = Charge::new(control, index);
+    let cache = SwapCache::new(
+        program,
+        staging,
+        charge,
+        probe::abilities(features),
+        control.settings.recycle != 0,
+    )
+    .map_err(StartError::Resources)?;
+    let doorbells = Doorbells::new().map_err(StartError::Resources)?;
+    doorbells.register(program).map_err(StartError::Userfaultfd)?;
+    let engine = Box::leak(Box::new(Engine {
+        cache,
+        devices: AtomicPtr::new(Box::leak(Box::new(devices))),
+        doorbells,
+        progress: AtomicU32::new(0),
+        frozen: AtomicU32::new(0),
+        reclaim_parked: AtomicU32::new(0),
+        regions: Mutex::new(Regions { items: Vec::new() }),
+        managed_bytes: AtomicU64::new(0),
+    }));
+    Ok(engine)
+}
+
+fn rebuild(e: &'static Engine) -> Result<(), StartError> {
+    let control = e.cache.charge.control;
+    let (program, staging, _) = open_uffds(control)?;
+    e.cache.set_uffds(program, staging);
+    e.cache
+        .frames
+        .start_over(staging)
+        .map_err(StartError::Resources)?;
+    let devices = open_devices(control)?;
+    // The inherited devices stand for rings and descriptors of the parent: they are forgotten.
+    e.devices.store(Box::leak(Box::new(devices)), Release);
+    e.doorbells
+        .register(program)
+        .map_err(StartError::Userfaultfd)?;
+    for &(addr, len) in &e.regions.lock().items {
+        program
+            .register_missing(addr, len)
+            .map_err(StartError::Userfaultfd)?;
+    }
+    Ok(())
+}
+
+/// Becomes the fault handler, after starting reclaim on the same descriptors.
+fn run(e: &'static Engine, s: &Start) {
+    let kick = Kick::new(&e.cache.charge, &e.progress);
+    let mut handler = match Handler::new(&e.cache, e.devices(), kick) {
+        Ok(h) => h,
+        Err(err) => return s.finish(Err(StartError::Resources(err))),
+    };
+    // SAFETY: the entry only uses what engine threads may; the engine is never freed.
+    let spawned = unsafe {
+        thread::spawn(
+            reclaim_main,
+            e as *const Engine as *mut u8,
+            Files::Shared,
+        )
+    };
+    if let Err(err) = spawned {
+        return s.finish(Err(StartError::Resources(err)));
+    }
+    s.finish(Ok(()));
+    loop {
+        handler.turn(&mut |h, f| e.answer(h, f));
+    }
+}
+
+extern "C" fn reclaim_main(arg: *mut u8) {
+    // SAFETY: the engine is never freed.
+    let e = unsafe { &*(arg as *const Engine) };
+    let kick = Kick::new(&e.cache.charge, &e.progress);
+    let Ok(mut reclaim) = Reclaim::new(&e.cache, e.devices(), kick) else {
+        e.cache
+            .charge
+            .control
+            .log("reclaim could not start: no memory for its queues");
+        thread::exit_group(EXIT_START);
+    };
+    loop {
+        if e.frozen.load(Acquire) == 1 {
+            reclaim.drain();
+            e.reclaim_parked.store(1, Release);
+            futex::wake(&e.reclaim_parked, u32::MAX, Scope::Process);
+            e.stay_parked();
+            e.reclaim_parked.store(0, Release);
+        }
+        reclaim.turn();
+    }
+}

@@ -1,0 +1,457 @@
+//! The way down: a thread of the program waits for a page.
+//!
+//! One handler thread takes the messages of the program's userfaultfd and carries the reads out.
+//! It never blocks on a read: the transfer's end finds the range again by its tag. It blocks only
+//! when memory has to be freed first, and then reclaim works.
+#![allow(unsafe_code)]
+
+mod stream;
+
+use crate::device::{Completion, Device, Op, Queue, Request};
+use crate::mm::{Pmd, SwapEntry, PAGE_SIZE};
+use crate::reclaim::Kick;
+use crate::swap_cache::{FillBuffers, Frame, Plan, SwapCache, Unit, MAX_FRAMES};
+use crate::sys::thread::now_ns;
+use crate::sys::uffd::{Msg, PageFault};
+use crate::sys::{syscall, Errno};
+use core::sync::atomic::Ordering::Relaxed;
+use std::os::fd::RawFd;
+use stream::Streams;
+
+/// Transfers that the handler has in flight at most.
+const DEPTH: usize = 128;
+/// Pages of a small fill: 16 KiB.
+const FILL: usize = 4;
+/// So many small fills show that a range is used all over: bring in the rest at once.
+const FILLS_TO_WHOLE: u16 = 24;
+
+/// What a transfer in flight is for.
+#[derive(Clone, Copy)]
+struct Transfer {
+    pmd: Pmd,
+    whole: bool,
+    start_ns: u64,
+}
+
+/// Folios read ahead and not yet wanted, oldest first.
+struct AheadQueue {
+    items: [Pmd; AHEAD_MAX],
+    len: usize,
+}
+
+const AHEAD_MAX: usize = 32;
+
+impl AheadQueue {
+    fn push(&mut self, p: Pmd) {
+        debug_assert!(self.len < AHEAD_MAX);
+        self.items[self.len] = p;
+        self.len += 1;
+    }
+    fn pop(&mut self) -> Option<Pmd> {
+        let first = *self.items[..self.len].first()?;
+        self.items.copy_within(1..self.len, 0);
+        self.len -= 1;
+        Some(first)
+    }
+    fn remove(&mut self, p: Pmd) {
+        if let Some(i) = self.items[..self.len].iter().position(|&x| x == p) {
+            self.items.copy_within(i + 1..self.len, i);
+            self.len -= 1;
+        }
+    }
+}
+
+/// The fault handler's own state; one thread uses it.
+pub struct Handler<'e> {
+    cache: &'e SwapCache,
+    kick: Kick<'e>,
+    queues: Vec<Box<dyn Queue>>,
+    buffers: FillBuffers,
+    transfers: [Option<Transfer>; DEPTH],
+    in_flight: usize,
+    streams: Streams,
+    ahead: AheadQueue,
+    wake_fd: Option<RawFd>,
+}
+
+impl<'e> Handler<'e> {
+    /// All memory that the handler will ever need is allocated here.
+    pub fn new(
+        cache: &'e SwapCache,
+        devices: &[Box<dyn Device>],
+        kick: Kick<'e>,
+    ) -> Result<Self, Errno> {
+        let mut queues = Vec::with_capacity(devices.len());
+        for d in devices {
+            queues.push(d.queue(DEPTH as u32).map_err(|_| Errno::ENOMEM)?);
+        }
+        Ok(Handler {
+            cache,
+            kick,
+            queues,
+            buffers: FillBuffers::new()?,
+            transfers: [const { None }; DEPTH],
+            in_flight: 0,
+            streams: Streams::default(),
+            ahead: AheadQueue {
+                items: [Pmd(0); AHEAD_MAX],
+                len: 0,
+            },
+            wake_fd: None,
+        })
+    }
+
+    /// Bytes of memory that the handler keeps for itself.
+    pub const BYTES: usize = FillBuffers::BYTES;
+
+    /// Serves what there is, then sleeps until there is more. `other` gets the faults that lie in
+    /// the engine's own doorbell pages.
+    pub fn turn(&mut self, other: &mut dyn FnMut(&mut Self, &PageFault) -> bool) {
+        let mut msgs = [Msg::default(); 16];
+        let n = self.cache.program().read(&mut msgs).len();
+        for m in &msgs[..n] {
+            if let Some(f) = m.page_fault() {
+                if !other(self, &f) {
+                    self.serve(&f);
+                }
+            }
+        }
+        self.kick_queues();
+        let done = self.reap(false);
+        if n == 0 && !done {
+            self.sleep();
+        }
+    }
+
+    /// Waits until no transfer of the handler is in flight and nothing is held ahead.
+    pub fn drain(&mut self) {
+        while self.in_flight > 0 {
+            self.kick_queues();
+            self.reap(true);
+        }
+        while self.drop_oldest_ahead() {}
+    }
+
+    fn kick_queues(&mut self) {
+        if self.in_flight > 0 {
+            for q in &mut self.queues {
+                q.kick();
+            }
+        }
+    }
+
+    fn sleep(&mut self) {
+        let mut fds = [libc::pollfd {
+            fd: -1,
+            events: libc::POLLIN,
+            revents: 0,
+        }; 1 + crate::control::MAX_DEVICES];
+        fds[0].fd = self.cache.program().fd();
+        let mut n = 1;
+        for q in &self.queues {
+            if q.in_flight() > 0 {
+                if let Some(fd) = q.poll_fd() {
+                    fds[n].fd = fd;
+                    n += 1;
+                }
+            }
+        }
+        if let Some(fd) = self.wake_fd {
+            fds[n].fd = fd;
+            n += 1;
+        }
+        // SAFETY: the array outlives the call; no time limit, no signal mask.
+        let _ = unsafe { syscall(libc::SYS_ppoll, [fds.as_mut_ptr() as usize, n, 0, 0, 8]) };
+    }
+
+    fn serve(&mut self, f: &PageFault) {
+        let start_ns = now_ns();
+        let pmd = Pmd::of(f.addr);
+        let page = crate::mm::page_in_pmd(f.addr);
+        let walk = self.streams.classify(pmd, page);
+        let mut frame: Option<(Frame, bool)> = None;
+        let mut stalled = false;
+        loop {
+            let plan = self.cache.fault(
+                f,
+                |fills, present| {
+                    if present.is_empty() && walk.is_some() || fills >= FILLS_TO_WHOLE {
+                        Unit::Whole
+                    } else {
+                        Unit::Pages(FILL << (2 * walk.is_some() as usize))
+                    }
+                },
+                &mut frame,
+                &mut self.buffers,
+            );
+            match plan {
+                Plan::Served => {
+                    self.ahead.remove(pmd);
+                    self.cache.stats().pgminfault.inc();
+                    self.cache.stats().fault_ns.record(now_ns() - start_ns);
+                    break;
+                }
+                Plan::Wait => {
+                    self.cache.stats().pgmajfault.inc();
+                    break;
+                }
+                Plan::Unknown => {
+                    self.cache.stats().fault_unknown.inc();
+                    break;
+                }
+                Plan::ReadWhole {
+                    frame,
+                    first,
+                    end,
+                    entry,
+                } => {
+                    self.cache.stats().pgmajfault.inc();
+                    self.read_whole(pmd, frame, first, end, entry, page, start_ns);
+                    break;
+                }
+                Plan::Fill {
+                    buffer,
+                    first,
+                    n,
+                    entry,
+                } => {
+                    self.cache.stats().pgmajfault.inc();
+                    let addr = self.buffers.addr(buffer);
+                    let target = page.saturating_sub(first) * PAGE_SIZE;
+                    self.submit(
+                        Transfer {
+                            pmd,
+                            whole: false,
+                            start_ns,
+                        },
+                        entry,
+                        first,
+                        n,
+                        addr,
+                        target,
+                    );
+                    break;
+                }
+                Plan::NeedFrame { zeroed } => {
+                    frame = self.ready_frame(zeroed);
+                    if frame.is_none() {
+                        self.wait_for_memory(&mut stalled);
+                    }
+                }
+                Plan::NeedRoom(pages) => self.make_room(pages, &mut stalled),
+                Plan::NeedBuffer => {
+                    self.kick_queues();
+                    self.reap(true);
+                }
+            }
+        }
+        if let Some((f, zeroed)) = frame {
+            self.cache.frames.put_ready(f, zeroed);
+        }
+        if let Some(step) = walk {
+            self.read_ahead(pmd, step);
+        }
+        if self.cache.free_pages() < self.kick.low_pages() {
+            self.kick.kick();
+        }
+    }
+
+    /// A frame for a folio to come in: a ready one, or one within the limit.
+    fn ready_frame(&mut self, zeroed: bool) -> Option<(Frame, bool)> {
+        if let Some(f) = self.cache.frames.take_ready(zeroed) {
+            return Some(f);
+        }
+        let over = self.cache.stuck.load(Relaxed);
+        if let Some(f) = self.cache.prepare_ready(over) {
+            return Some((f, true));
+        }
+        self.drop_oldest_ahead();
+        self.cache.frames.take_ready(zeroed)
+    }
+
+    /// Room for base pages comes from ready frames when nothing else is left.
+    fn make_room(&mut self, pages: usize, stalled: &mut bool) {
+        let _ = pages;
+        if !self.cache.release_ready() && !self.drop_oldest_ahead() {
+            self.wait_for_memory(stalled);
+        }
+    }
+
+    fn drop_oldest_ahead(&mut self) -> bool {
+        while let Some(p) = self.ahead.pop() {
+            if let Some(r) = self.cache.ranges.get(p) {
+                if self.cache.drop_ahead(&mut r.lock()) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Lets reclaim work; meanwhile our own transfers go on.
+    fn wait_for_memory(&mut self, stalled: &mut bool) {
+        if !*stalled {
+            self.cache.stats().allocstall.inc();
+            *stalled = true;
+        }
+        self.kick.kick();
+        self.kick_queues();
+        if !self.reap(false) {
+            self.kick.wait_for_progress();
+        }
+    }
+
+    /// Begins to read the next folios of a walk, as far as frames are at hand.
+    fn read_ahead(&mut self, pmd: Pmd, step: i32) {
+        let window = self.streams.window();
+        for k in 1..=window as i32 {
+            if self.ahead.len >= AHEAD_MAX || self.in_flight >= DEPTH / 2 {
+                return;
+            }
+            let Some(n) = (pmd.0 as i64 + (step * k) as i64).try_into().ok() else {
+                return;
+            };
+            let next = Pmd(n);
+            let Some(r) = self.cache.ranges.get(next) else {
+                return;
+            };
+            if !self.cache.may_read_ahead(r) {
+                continue;
+            }
+            // Never the last frames: faults come first.
+            if self.cache.frames.ready() <= 2 {
+                match self.cache.prepare_ready(false) {
+                    Some(f) => self.cache.frames.put_ready(f, true),
+                    None => return,
+                }
+            }
+            let mut frame = self.cache.frames.take_ready(false);
+            if let Some(Plan::ReadWhole {
+                frame: fr,
+                first,
+                end,
+                entry,
+            }) = self.cache.begin_ahead(next, &mut frame)
+            {
+                self.ahead.push(next);
+                self.read_whole(next, fr, first, end, entry, 0, 0);
+            }
+            if let Some((f, zeroed)) = frame {
+                self.cache.frames.put_ready(f, zeroed);
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn read_whole(
+        &mut self,
+        pmd: Pmd,
+        frame: Frame,
+        first: usize,
+        end: usize,
+        entry: SwapEntry,
+        page: usize,
+        start_ns: u64,
+    ) {
+        let addr = (self.cache.frames.addr(frame) + first * PAGE_SIZE) as *mut u8;
+        let target = page.clamp(first, end - 1) - first;
+        self.submit(
+            Transfer {
+                pmd,
+                whole: true,
+                start_ns,
+            },
+            entry,
+            first,
+            end - first,
+            addr,
+            target * PAGE_SIZE,
+        );
+    }
+
+    fn submit(
+        &mut self,
+        t: Transfer,
+        entry: SwapEntry,
+        first: usize,
+        n: usize,
+        addr: *mut u8,
+        target: usize,
+    ) {
+        let slot = loop {
+            match self.transfers.iter().position(Option::is_none) {
+                Some(i) => break i,
+                None => {
+                    self.kick_queues();
+                    self.reap(true);
+                }
+            }
+        };
+        self.transfers[slot] = Some(t);
+        self.in_flight += 1;
+        let len = n * PAGE_SIZE;
+        self.cache.stats().device_read_bytes.add(len as u64);
+        let req = Request {
+            op: Op::Read,
+            offset: entry.offset() + (first * PAGE_SIZE) as u64,
+            addr,
+            len,
+            tag: slot as u64,
+            target,
+        };
+        // SAFETY: the frame or buffer belongs to this transfer until its completion was handled.
+        let accepted = unsafe { self.queues[entry.device()].submit(req) };
+        if accepted.is_err() {
+            // Cannot be: there are no more transfers than the queue is deep.
+            self.finish(Completion {
+                tag: slot as u64,
+                result: Err(crate::device::IoError::Invalid),
+            });
+        }
+    }
+
+    /// Ends the transfers that are complete. True if there were any.
+    fn reap(&mut self, wait: bool) -> bool {
+        if self.in_flight == 0 {
+            return false;
+        }
+        let mut done = [None::<Completion>; DEPTH];
+        let mut n = 0;
+        for q in &mut self.queues {
+            if q.in_flight() > 0 {
+                q.reap(wait && n == 0, &mut |c| {
+                    if n < DEPTH {
+                        done[n] = Some(c);
+                        n += 1;
+                    }
+                });
+            }
+        }
+        for c in done.into_iter().flatten() {
+            self.finish(c);
+        }
+        n > 0
+    }
+
+    fn finish(&mut self, c: Completion) {
+        let Some(t) = self
+            .transfers
+            .get_mut(c.tag as usize)
+            .and_then(Option::take)
+        else {
+            return;
+        };
+        self.in_flight -= 1;
+        if t.whole {
+            self.cache.swapin_done(t.pmd, c.result.is_ok());
+        } else {
+            self.cache
+                .fill_done(t.pmd, c.result.is_ok(), &mut self.buffers);
+        }
+        if t.start_ns != 0 {
+            self.cache.stats().fault_ns.record(now_ns() - t.start_ns);
+        }
+    }
+}
+
+const _: () = assert!(AHEAD_MAX < MAX_FRAMES);

@@ -1,0 +1,327 @@
+//! The way up: one thread keeps memory free ahead of demand.
+//!
+//! It evicts the ranges that have been resident longest until what can be had without it lies
+//! between the watermarks, writes them with several requests in flight, and keeps zeroed folios
+//! ready for first touches.
+#![allow(unsafe_code)]
+
+use crate::charge::Charge;
+use crate::control::Proc;
+use crate::device::{Completion, Device, Op, Queue, Request};
+use crate::mm::{Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::swap_cache::{SwapCache, Victim, Writeback};
+use crate::sys::futex::{self, Scope};
+use crate::sys::thread::now_ns;
+use crate::sys::Errno;
+use core::sync::atomic::{AtomicU32, Ordering::*};
+
+/// Folios being written at most.
+const WRITES: usize = 8;
+/// Requests in flight at most; a range that leaves in pieces needs one for each.
+const DEPTH: usize = 64;
+/// Zeroed folios kept while the program touches new memory.
+const ZEROED: usize = 4;
+
+/// How others call the reclaim thread and wait for it.
+#[derive(Clone, Copy)]
+pub struct Kick<'e> {
+    charge: &'e Charge,
+    progress: &'e AtomicU32,
+}
+
+impl<'e> Kick<'e> {
+    pub fn new(charge: &'e Charge, progress: &'e AtomicU32) -> Kick<'e> {
+        Kick { charge, progress }
+    }
+
+    fn proc(&self) -> &'static Proc {
+        self.charge.proc()
+    }
+
+    pub fn kick(&self) {
+        let p = self.proc();
+        p.limit_seq.fetch_add(1, Release);
+        futex::wake(&p.limit_seq, 1, Scope::Shared);
+    }
+
+    /// Sleeps until reclaim has freed something, two milliseconds at most.
+    pub fn wait_for_progress(&self) {
+        let seen = self.progress.load(Acquire);
+        futex::wait(self.progress, seen, Some(2), Scope::Process);
+    }
+
+    fn made_progress(&self) {
+        self.progress.fetch_add(1, Release);
+        futex::wake(self.progress, u32::MAX, Scope::Process);
+    }
+
+    /// Below this many free pages reclaim is called.
+    pub fn low_pages(&self) -> i64 {
+        let folios = (self.charge.limit() / (32 * PMD_NR as i64)).clamp(4, 32);
+        folios * PMD_NR as i64
+    }
+
+    /// Up to this many it works.
+    fn high_pages(&self) -> i64 {
+        self.low_pages() + self.low_pages() / 2
+    }
+}
+
+#[derive(Clone, Copy)]
+struct InFlight {
+    pmd: Pmd,
+    /// Requests that are not complete.
+    pending: u32,
+    failed: bool,
+}
+
+/// The reclaim thread's own state.
+pub struct Reclaim<'e> {
+    cache: &'e SwapCache,
+    devices: &'e [Box<dyn Device>],
+    kick: Kick<'e>,
+    queues: Vec<Box<dyn Queue>>,
+    writes: [Option<InFlight>; WRITES],
+    /// First touches that had been served when we looked last.
+    touched: u64,
+    last_tick_ns: u64,
+    warned_full: bool,
+    warned_write: bool,
+}
+
+impl<'e> Reclaim<'e> {
+    /// All memory that reclaim will ever need is allocated here.
+    pub fn new(
+        cache: &'e SwapCache,
+        devices: &'e [Box<dyn Device>],
+        kick: Kick<'e>,
+    ) -> Result<Self, Errno> {
+        let mut queues = Vec::with_capacity(devices.len());
+        for d in devices {
+            queues.push(d.queue(DEPTH as u32).map_err(|_| Errno::ENOMEM)?);
+        }
+        Ok(Reclaim {
+            cache,
+            devices,
+            kick,
+            queues,
+            writes: [None; WRITES],
+            touched: 0,
+            last_tick_ns: 0,
+            warned_full: false,
+            warned_write: false,
+        })
+    }
+
+    fn in_flight(&self) -> usize {
+        self.writes.iter().flatten().count()
+    }
+
+    /// Waits for every write in flight.
+    pub fn drain(&mut self) {
+        while self.in_flight() > 0 {
+            self.reap(true);
+        }
+    }
+
+    /// One round: evict, write, prepare, rest.
+    pub fn turn(&mut self) {
+        let seq = self.kick.proc().limit_seq.load(Acquire);
+        self.tick();
+        self.reap(false);
+        self.shrink();
+        self.prepare();
+        if self.in_flight() > 0 {
+            self.reap(true);
+        } else if self.cache.free_pages() >= self.kick.high_pages()
+            || self.cache.stuck.load(Relaxed)
+            || self.cache.lru.is_empty()
+        {
+            let busy = self.cache.charge.charged() > 0;
+            let ms = if busy { 100 } else { 1000 };
+            futex::wait(&self.kick.proc().limit_seq, seq, Some(ms), Scope::Shared);
+        }
+    }
+
+    /// Free pages when the writes in flight are done.
+    fn to_come(&self) -> i64 {
+        self.cache.free_pages() + (self.in_flight() * PMD_NR) as i64
+    }
+
+    /// Evicts until enough is free or on its way.
+    fn shrink(&mut self) {
+        let p = self.kick.proc();
+        let free = self.cache.free_pages();
+        if free >= self.kick.low_pages() {
+            p.pressed.store(0, Relaxed);
+        } else if p.pressed.swap(1, Relaxed) == 0 {
+            self.cache.charge.control.call();
+        }
+        // Above the limit (it may have been lowered), ready folios go first.
+        while self.cache.charge.room() < 0 && self.cache.release_ready() {}
+
+        let mut looked = self.cache.lru.len() + 1;
+        let mut evicted = false;
+        while self.to_come() < self.kick.high_pages() {
+            let Some(slot) = self.writes.iter().position(Option::is_none) else {
+                return;
+            };
+            if looked == 0 {
+                break;
+            }
+            looked -= 1;
+            let Some(pmd) = self.cache.lru.pop(&self.cache.ranges) else {
+                break;
+            };
+            match self.cache.begin_writeback(pmd, self.devices) {
+                Victim::Write(w) => {
+                    evicted = true;
+                    self.cache.stuck.store(false, Relaxed);
+                    self.write(slot, w);
+                }
+                Victim::Skip => {}
+                Victim::NoFrame => break,
+                Victim::Full => {
+                    self.swap_full();
+                    break;
+                }
+            }
+        }
+        // Looked at everything, took nothing, and nothing is under way: waiting would not help.
+        if !evicted && self.in_flight() == 0 && self.cache.free_pages() < PMD_NR as i64 {
+            if !self.cache.stuck.swap(true, Relaxed) {
+                self.kick.made_progress();
+            }
+        } else if self.cache.free_pages() >= self.kick.low_pages() {
+            self.cache.stuck.store(false, Relaxed);
+        }
+    }
+
+    fn swap_full(&mut self) {
+        let control = self.cache.charge.control;
+        self.cache.stats().swap_full.inc();
+        if control.settings.strict != 0 {
+            control.log(
+                "swap is full and --strict was given: ending the program. \
+                 Give a larger --swap-size, another --swap, or more --memory",
+            );
+            crate::sys::thread::exit_group(EXIT_FULL);
+        }
+        if !self.warned_full {
+            self.warned_full = true;
+            control.log(
+                "warning: swap is full; the program goes on above its memory limit. \
+                 Give a larger --swap-size or another --swap",
+            );
+        }
+    }
+
+    /// Keeps zeroed folios ready while the program touches new memory, and folios of any kind
+    /// while it swaps.
+    fn prepare(&mut self) {
+        let touched = self.cache.stats().thp_fault_alloc.get();
+        let touching = touched != self.touched;
+        self.touched = touched;
+        let swapping = self.cache.stats().thp_swpin.get() > 0;
+        let want = if touching { ZEROED } else { 0 };
+        while self.cache.frames.ready_zeroed() < want
+            || swapping && self.cache.frames.ready() < ZEROED
+        {
+            match self.cache.prepare_ready(false) {
+                Some(f) => {
+                    self.cache.frames.put_ready(f, true);
+                    self.kick.made_progress();
+                }
+                None => break,
+            }
+        }
+    }
+
+    fn write(&mut self, slot: usize, w: Writeback) {
+        self.writes[slot] = Some(InFlight {
+            pmd: w.pmd,
+            pending: w.pages.runs().count() as u32,
+            failed: false,
+        });
+        for run in w.pages.runs() {
+            let len = run.len() * PAGE_SIZE;
+            let req = Request {
+                op: Op::Write,
+                offset: w.entry.offset() + (run.start * PAGE_SIZE) as u64,
+                addr: (self.cache.frames.addr(w.frame) + run.start * PAGE_SIZE) as *mut u8,
+                len,
+                tag: slot as u64,
+                target: 0,
+            };
+            self.cache.stats().device_write_bytes.add(len as u64);
+            let q = w.entry.device();
+            // SAFETY: the frame belongs to this write until its last completion was handled.
+            while unsafe { self.queues[q].submit(req) }.is_err() {
+                self.queues[q].kick();
+                self.reap(true);
+            }
+        }
+        self.queues[w.entry.device()].kick();
+    }
+
+    /// Handles completions; with `wait`, sleeps until there is one.
+    fn reap(&mut self, wait: bool) {
+        let mut done = [None::<Completion>; DEPTH];
+        let mut n = 0;
+        for q in &mut self.queues {
+            if q.in_flight() > 0 {
+                q.reap(wait && n == 0, &mut |c| {
+                    if n < DEPTH {
+                        done[n] = Some(c);
+                        n += 1;
+                    }
+                });
+            }
+        }
+        for c in done.into_iter().flatten() {
+            let slot = c.tag as usize;
+            let Some(f) = &mut self.writes[slot] else {
+                continue;
+            };
+            f.pending -= 1;
+            f.failed |= c.result.is_err();
+            if f.pending > 0 {
+                continue;
+            }
+            let f = *f;
+            self.writes[slot] = None;
+            self.cache.writeback_done(f.pmd, !f.failed);
+            if f.failed && !self.warned_write {
+                self.warned_write = true;
+                self.cache.charge.control.log(
+                    "warning: a write to swap failed; the page stays in memory. \
+                     See swap_write_errors in the statistics",
+                );
+            }
+            self.kick.made_progress();
+        }
+    }
+
+    /// What has to be done now and then.
+    fn tick(&mut self) {
+        let now = now_ns();
+        if now - self.last_tick_ns < 50_000_000 {
+            return;
+        }
+        self.last_tick_ns = now;
+        let c = self.cache;
+        let s = c.stats();
+        s.resident_bytes
+            .set(c.charge.charged().max(0) as u64 * PAGE_SIZE as u64);
+        s.swapped_bytes
+            .set((c.clusters.used_clusters() * PMD_SIZE) as u64);
+        c.clusters.settle_loans(&c.charge);
+        if self.in_flight() == 0 {
+            c.clusters.trim(&c.charge, self.devices);
+        }
+    }
+}
+
+/// Exit status of a program that was ended because swap is full: ENOMEM would be unclear, this is
+/// what the shell reports for one killed for memory (128 + SIGKILL).
+const EXIT_FULL: i32 = 137;

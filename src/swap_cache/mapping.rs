@@ -1,0 +1,124 @@
+//! What the program does to its mappings, as far as pages are concerned.
+
+use super::SwapCache;
+use crate::mm::{split_by_pmd, PageMask, Pmd, PAGE_SIZE};
+use crate::sys::uffd::Refused;
+use crate::sys::Errno;
+use crate::vma::{IoState, RangeGuard};
+
+impl SwapCache {
+    /// The pages' contents are not needed any more. The range is settled.
+    pub fn discard(&self, g: &mut RangeGuard<'_>, pages: PageMask) {
+        self.drop_ahead(g);
+        let present = g.present.and(pages);
+        if !present.is_empty() {
+            self.charge.uncharge(present.count());
+            g.present = g.present.minus(pages);
+            g.huge = false;
+        }
+        if !g.swapped.and(pages).is_empty() {
+            self.forget_slots(g, pages);
+        }
+        if g.swapped.is_empty() {
+            g.salvage = false;
+            g.fills = 0;
+        }
+    }
+
+    /// Pages that were resident before we knew of them; charged by the caller.
+    pub fn adopt(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) {
+        let new = pages.minus(g.present);
+        self.charge.uncharge(pages.count() - new.count());
+        self.became_present(pmd, g, new);
+    }
+
+    pub fn answer_doorbell(&self, page: usize) -> Result<(), Refused> {
+        // SAFETY: the zero page is readable; the doorbell page is the engine's own.
+        unsafe { self.program().copy(page, self.zeros.0, PAGE_SIZE) }
+    }
+
+    /// Moves contents, resident or swapped, to other addresses with the same place within 2 MiB.
+    /// For mremap; called in the handler thread with none of its transfers in flight. EBUSY when
+    /// a page cannot be moved: what was moved by then is at its new place, the caller copies the
+    /// rest.
+    pub fn move_contents(&self, old: usize, new: usize, len: usize) -> Result<(), Errno> {
+        let delta = (new as i64 - old as i64) / crate::mm::PMD_SIZE as i64;
+        for (from, part) in split_by_pmd(old, len) {
+            let to = Pmd((from.0 as i64 + delta) as u32);
+            let pages = PageMask::of(part);
+            let Some(rf) = self.ranges.get(from) else {
+                continue;
+            };
+            let rt = self.ranges.get_or_map(to)?;
+            // Reclaim ends its writes without us; two ranges are locked here only, and in the
+            // order of their addresses nobody else takes a second one.
+            let mut f = rf.lock_settled();
+            let mut t = rt.lock_settled();
+            self.drop_ahead(&mut f);
+            self.drop_ahead(&mut t);
+            if f.io() != IoState::Idle || t.io() != IoState::Idle {
+                return Err(Errno::EBUSY);
+            }
+            // A swap entry belongs to one range: it can go along only as a whole.
+            let swapped = f.swapped.and(pages);
+            if !swapped.is_empty() && (swapped != f.swapped || t.entry.is_some()) {
+                return Err(Errno::EBUSY);
+            }
+            let whole_before = f.huge;
+            let present = f.present.and(pages);
+            let moved = self.move_between(from, to, present);
+            f.present = f.present.minus(moved);
+            self.became_present(to, &mut t, moved);
+            if moved.is_full() && whole_before {
+                t.huge = true;
+            }
+            f.huge = false;
+            if moved != present {
+                return Err(Errno::EBUSY);
+            }
+            if !swapped.is_empty() {
+                t.entry = f.entry.take();
+                t.swapped = t.swapped.or(swapped);
+                f.swapped = PageMask::EMPTY;
+                t.salvage |= f.salvage;
+            }
+        }
+        Ok(())
+    }
+
+    fn move_between(&self, from: Pmd, to: Pmd, pages: PageMask) -> PageMask {
+        let mut moved = PageMask::EMPTY;
+        if !self.abilities.mv {
+            return moved;
+        }
+        for run in pages.runs() {
+            let mut at = run.start;
+            let mut tries = 0;
+            while at < run.end {
+                let n = run.end - at;
+                // SAFETY: both ranges are locked and belong to the program.
+                let r = unsafe {
+                    self.program()
+                        .mv(to.page_addr(at), from.page_addr(at), n * PAGE_SIZE, false)
+                };
+                let done = match r {
+                    Ok(()) => n,
+                    Err(Refused::Again { done } | Refused::Busy { done }) if tries < 100 => {
+                        tries += 1;
+                        done / PAGE_SIZE
+                    }
+                    // Nothing there: zeros here and zeros there.
+                    Err(Refused::Hole { done }) => {
+                        let d = done / PAGE_SIZE;
+                        moved = moved.or(PageMask::of(at + d..at + d + 1));
+                        d + 1
+                    }
+                    Err(_) => return moved,
+                };
+                moved = moved.or(PageMask::of(at..at + done));
+                at += done;
+            }
+        }
+        moved
+    }
+}

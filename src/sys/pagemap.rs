@@ -1,0 +1,88 @@
+//! Asking the kernel how memory is mapped.
+
+use super::syscall::{syscall, Errno};
+
+const PAGEMAP_SCAN: usize = (3 << 30 | 96 << 16 | (b'f' as u32) << 8 | 16) as usize;
+const PAGE_IS_HUGE: u64 = 1 << 6;
+
+/// `struct pm_scan_arg`.
+#[repr(C)]
+#[derive(Default)]
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+#[repr(C)]
+#[derive(Default, Clone, Copy)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// `/proc/self/pagemap` of this process.
+pub struct Pagemap {
+    fd: i32,
+}
+
+impl Pagemap {
+    pub fn open() -> Result<Pagemap, Errno> {
+        // SAFETY: the path is a constant C string.
+        unsafe {
+            syscall(
+                libc::SYS_openat,
+                [
+                    libc::AT_FDCWD as usize,
+                    c"/proc/self/pagemap".as_ptr() as usize,
+                    (libc::O_RDONLY | libc::O_CLOEXEC) as usize,
+                ],
+            )
+        }
+        .map(|fd| Pagemap { fd: fd as i32 })
+    }
+
+    /// Whether all of the range is mapped by huge pages (Linux 6.7 and later).
+    pub fn is_huge(&self, addr: usize, len: usize) -> Result<bool, Errno> {
+        let mut region = Region::default();
+        let mut arg = ScanArg {
+            size: size_of::<ScanArg>() as u64,
+            start: addr as u64,
+            end: (addr + len) as u64,
+            vec: &mut region as *mut Region as u64,
+            vec_len: 1,
+            category_mask: PAGE_IS_HUGE,
+            return_mask: PAGE_IS_HUGE,
+            ..ScanArg::default()
+        };
+        // SAFETY: the structures outlive the call and match the request.
+        let n = unsafe {
+            syscall(
+                libc::SYS_ioctl,
+                [
+                    self.fd as usize,
+                    PAGEMAP_SCAN,
+                    &mut arg as *mut ScanArg as usize,
+                ],
+            )
+        }?;
+        Ok(n == 1 && region.start as usize == addr && region.end as usize == addr + len)
+    }
+}
+
+impl Drop for Pagemap {
+    fn drop(&mut self) {
+        // SAFETY: our descriptor, not used again.
+        let _ = unsafe { syscall(libc::SYS_close, [self.fd as usize]) };
+    }
+}
