@@ -5,8 +5,8 @@
 //!
 //! * [`file::FileDevice`]: a swap file or block device, past the page cache where possible,
 //!   through io_uring where allowed;
-//! * `ram`: memory standing in for persistent memory;
-//! * `faulty`: a wrapper that injects faults, for tests.
+//! * [`ram::RamDevice`]: memory standing in for persistent memory;
+//! * [`faulty::FaultyDevice`]: a wrapper that injects faults, for tests.
 //!
 //! The promises every device keeps are checked by one conformance suite
 //! (`tests/device_conformance.rs`):
@@ -23,9 +23,11 @@
 //! the parent's swap file anew with [`file::FileDevice::from_fd`].
 
 pub mod error;
+pub mod faulty;
 pub mod file;
 mod inline;
 mod os;
+pub mod ram;
 
 pub mod transfer;
 

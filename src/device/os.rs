@@ -64,7 +64,13 @@ pub(super) fn unlink(dir: Option<BorrowedFd<'_>>, path: &CStr) -> Result<(), Err
 
 pub(super) fn memfd(name: &CStr) -> Result<OwnedFd, Errno> {
     // SAFETY: `name` is NUL-terminated and outlives the call.
-    let ret = unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC) };
+    let ret = unsafe {
+        libc::syscall(
+            libc::SYS_memfd_create,
+            name.as_ptr(),
+            libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
+        )
+    };
     owned(check(ret)?)
 }
 
@@ -281,4 +287,86 @@ pub(super) fn status_flags(fd: BorrowedFd<'_>) -> Result<c_int, Errno> {
 pub(super) fn set_status_flags(fd: BorrowedFd<'_>, flags: c_int) -> Result<(), Errno> {
     // SAFETY: no memory is involved.
     check(unsafe { libc::syscall(libc::SYS_fcntl, raw(fd), libc::F_SETFL, flags) }).map(drop)
+}
+
+/// Forbids changing the length of a memory file from now on.
+pub(super) fn seal_size(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    // SAFETY: no memory is involved.
+    check(unsafe { libc::syscall(libc::SYS_fcntl, raw(fd), libc::F_ADD_SEALS, seals) }).map(drop)
+}
+
+/// Maps `len` bytes of a file from its start, readable, writable and shared.
+pub(super) fn map_shared(fd: BorrowedFd<'_>, len: usize) -> Result<*mut u8, Errno> {
+    let null = std::ptr::null_mut::<u8>();
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping at a place the kernel chooses disturbs nothing.
+    let ret = unsafe { libc::syscall(libc::SYS_mmap, null, len, prot, flags, raw(fd), 0_usize) };
+    check(ret).map(|addr| std::ptr::with_exposed_provenance_mut(addr as usize))
+}
+
+/// # Safety
+///
+/// The range is a mapping of the caller's that nobody uses any more.
+pub(super) unsafe fn unmap(addr: *mut u8, len: usize) {
+    // SAFETY: the caller vouches for it. It can't fail in a way that matters.
+    unsafe { libc::syscall(libc::SYS_munmap, addr, len) };
+}
+
+/// # Safety
+///
+/// The range is part of a mapping of the caller's, and what the advice does to its data is
+/// intended.
+pub(super) unsafe fn advise(addr: *mut u8, len: usize, advice: c_int) -> Result<(), Errno> {
+    // SAFETY: the caller vouches for it.
+    check(unsafe { libc::syscall(libc::SYS_madvise, addr, len, advice) }).map(drop)
+}
+
+pub(super) fn epoll() -> Result<OwnedFd, Errno> {
+    // SAFETY: no memory is involved.
+    owned(check(unsafe {
+        libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC)
+    })?)
+}
+
+/// Has `epoll` watch `fd` for being readable.
+pub(super) fn epoll_add(epoll: BorrowedFd<'_>, fd: RawFd) -> Result<(), Errno> {
+    let event = libc::epoll_event {
+        events: libc::EPOLLIN as u32,
+        u64: 0,
+    };
+    let add = libc::EPOLL_CTL_ADD;
+    // SAFETY: the event outlives the call.
+    let ret = unsafe {
+        libc::syscall(
+            libc::SYS_epoll_ctl,
+            raw(epoll),
+            add,
+            c_long::from(fd),
+            &raw const event,
+        )
+    };
+    check(ret).map(drop)
+}
+
+pub(super) fn eventfd() -> Result<OwnedFd, Errno> {
+    let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
+    // SAFETY: no memory is involved.
+    owned(check(unsafe {
+        libc::syscall(libc::SYS_eventfd2, 0, flags)
+    })?)
+}
+
+/// Makes an eventfd readable, or not.
+pub(super) fn eventfd_set(fd: BorrowedFd<'_>, on: bool) {
+    let mut count = 0_u64;
+    // Drained first, so that it never overflows.
+    // SAFETY: an eventfd reads and writes exactly one u64.
+    unsafe { libc::syscall(libc::SYS_read, raw(fd), &raw mut count, 8_usize) };
+    if on {
+        count = 1;
+        // SAFETY: as above.
+        unsafe { libc::syscall(libc::SYS_write, raw(fd), &raw const count, 8_usize) };
+    }
 }

@@ -34,7 +34,10 @@ pub enum Via {
 }
 
 /// Bytes of one I/O of a longer request unless [`Options::piece`] says otherwise.
-pub const DEFAULT_PIECE: u32 = 2 << 20;
+///
+/// Measured on a virtual disk, reads of 2 MiB at depths 1, 2 and 3, medians in GB/s: whole 1.08,
+/// 1.19, 1.00; in halves 1.25, 1.27, 1.27; in quarters 1.16, 1.25, 1.20. Writes: no difference.
+pub const DEFAULT_PIECE: u32 = 1 << 20;
 
 /// How to open a swap file.
 #[derive(Clone)]

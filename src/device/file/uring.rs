@@ -383,5 +383,10 @@ impl Drop for UringQueue {
         while self.in_flight > 0 {
             self.reap(true, &mut |_| {});
         }
+        // A ring is torn down some time after its descriptor is closed. The file must not live on
+        // until then: a block device would still be in use.
+        if self.registered && !self.lost {
+            let _gone = self.ring.submitter().unregister_files();
+        }
     }
 }
