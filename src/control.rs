@@ -16,6 +16,13 @@ pub const ENV: &str = "HUGESWAP_CONTROL";
 /// Layout of this structure; a preloaded library of another build refuses to run.
 const MAGIC: u64 = 0x6875_6765_7377_0003;
 
+/// States of a process's entry: free; being set up or torn down; a process uses it; the process
+/// is another program now (exec).
+pub const FREE: u32 = 0;
+pub const BUSY: u32 = 1;
+pub const LIVE: u32 = 2;
+pub const GONE: u32 = 3;
+
 pub const MAX_PROCS: usize = 256;
 pub const MAX_DEVICES: usize = 8;
 pub const PATH_LEN: usize = 256;
@@ -56,7 +63,7 @@ pub struct DeviceEntry {
 
 #[repr(C, align(64))]
 pub struct Proc {
-    /// 0 free, 1 being set up or torn down, 2 in use.
+    /// `FREE`, `BUSY`, `LIVE` or `GONE`.
     pub state: AtomicU32,
     pub pid: AtomicU32,
     /// Start time of the pid in clock ticks, so that a reused pid is not taken for it.
@@ -157,7 +164,10 @@ impl Control {
     /// Takes a free entry for this process.
     pub fn join(&self, pid: u32, start_time: u64) -> Option<usize> {
         for (i, p) in self.procs.iter().enumerate() {
-            if p.state.compare_exchange(0, 1, AcqRel, Relaxed).is_err() {
+            if p.state
+                .compare_exchange(FREE, BUSY, AcqRel, Relaxed)
+                .is_err()
+            {
                 continue;
             }
             p.pid.store(pid, Relaxed);
@@ -168,7 +178,7 @@ impl Control {
             for l in &p.lenders {
                 l.store(0, Relaxed);
             }
-            p.state.store(2, Release);
+            p.state.store(LIVE, Release);
             return Some(i);
         }
         None
@@ -184,7 +194,7 @@ impl Control {
     pub fn is_borrowed_from(&self, owner: usize) -> bool {
         self.procs.iter().enumerate().any(|(i, p)| {
             i != owner
-                && p.state.load(Acquire) == 2
+                && p.state.load(Acquire) == LIVE
                 && p.lenders[owner / 64].load(Acquire) >> (owner % 64) & 1 != 0
         })
     }

@@ -129,6 +129,10 @@ impl<D: Device> Device for FaultyDevice<D> {
         }
     }
 
+    fn reserve(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        self.inner.reserve(offset, len)
+    }
+
     fn capacity(&self) -> u64 {
         self.inner.capacity()
     }

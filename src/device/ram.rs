@@ -244,6 +244,21 @@ impl Device for RamDevice {
         Ok(())
     }
 
+    fn reserve(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        if offset
+            .checked_add(len)
+            .is_none_or(|end| end > self.capacity())
+        {
+            return Err(DeviceError::OutOfRange);
+        }
+        self.store
+            .populate(offset, len)
+            .map_err(|errno| match errno {
+                libc::ENOMEM | libc::EFAULT => DeviceError::NoSpace,
+                errno => DeviceError::from_errno(errno),
+            })
+    }
+
     fn capacity(&self) -> u64 {
         self.store.capacity.load(Ordering::Acquire)
     }

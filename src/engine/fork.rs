@@ -71,7 +71,8 @@ impl Engine {
         p.pid.store(getpid(), Release);
         // Staging is not inherited; everything else is, shared until one of us writes.
         p.charged_pages.store(charged - ready as i64, Release);
-        p.limit_pages.store(c.control.settings.limit_bytes as i64 / 4096, Release);
+        p.limit_pages
+            .store(c.control.settings.limit_bytes as i64 / 4096, Release);
         self.frozen.store(0, Release);
         self.reclaim_parked.store(0, Release);
         self.regions.reset();

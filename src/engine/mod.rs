@@ -102,6 +102,35 @@ impl Engine {
         }
     }
 
+    /// As `discard`, for what is in swap only: MADV_FREE.
+    pub fn discard_swapped(&self, addr: usize, len: usize) {
+        for (pmd, part) in split_by_pmd(addr, len) {
+            if let Some(r) = self.cache.ranges.get(pmd) {
+                let mut g = r.lock_settled();
+                let pages = PageMask::of(part).minus(g.present);
+                self.cache.discard(&mut g, pages);
+            }
+        }
+    }
+
+    /// Whether the page at `addr` has contents, resident or in swap.
+    pub fn holds(&self, addr: usize) -> bool {
+        let page = crate::mm::page_in_pmd(addr);
+        self.cache
+            .ranges
+            .get(crate::mm::Pmd::of(addr))
+            .is_some_and(|r| {
+                let g = r.lock_settled();
+                g.present.has(page) || g.swapped.has(page)
+            })
+    }
+
+    /// Whether the stretch is memory of the engine's own.
+    pub fn is_own(&self, start: usize, end: usize) -> bool {
+        let overlaps = |(s, e): (usize, usize)| s < end && start < e;
+        mem::own().any(overlaps)
+    }
+
     /// Swaps the range out soon, and does not wait for it: MADV_PAGEOUT and MADV_COLD.
     pub fn kick_reclaim(&self) {
         self.kick().kick();

@@ -151,12 +151,13 @@ fn close_everything() {
 
 fn open_uffds(control: &Control) -> Result<(Uffd, Uffd, u64), StartError> {
     let s = &control.settings;
-    let (program, source, features) =
-        probe::open_program(s.user_mode_only != 0, s.no_move != 0).map_err(StartError::Userfaultfd)?;
+    let (program, source, features) = probe::open_program(s.user_mode_only != 0, s.no_move != 0)
+        .map_err(StartError::Userfaultfd)?;
     if source == Source::UserModeOnly && s.user_mode_only == 0 {
         return Err(StartError::Userfaultfd(Errno(libc::EPERM)));
     }
-    let (staging, _) = Uffd::open(features, s.user_mode_only != 0).map_err(StartError::Userfaultfd)?;
+    let (staging, _) =
+        Uffd::open(features, s.user_mode_only != 0).map_err(StartError::Userfaultfd)?;
     Ok((program, staging, features))
 }
 
@@ -216,7 +217,9 @@ fn build(control: &'static Control, index: usize) -> Result<&'static Engine, Sta
     )
     .map_err(StartError::Resources)?;
     let doorbells = Doorbells::new().map_err(StartError::Resources)?;
-    doorbells.register(program).map_err(StartError::Userfaultfd)?;
+    doorbells
+        .register(program)
+        .map_err(StartError::Userfaultfd)?;
     let engine = Box::leak(Box::new(Engine {
         cache,
         devices: AtomicPtr::new(Box::leak(Box::new(devices))),
@@ -260,13 +263,8 @@ fn run(e: &'static Engine, s: &Start) {
         Err(err) => return s.finish(Err(StartError::Resources(err))),
     };
     // SAFETY: the entry only uses what engine threads may; the engine is never freed.
-    let spawned = unsafe {
-        thread::spawn(
-            reclaim_main,
-            e as *const Engine as *mut u8,
-            Files::Shared,
-        )
-    };
+    let spawned =
+        unsafe { thread::spawn(reclaim_main, e as *const Engine as *mut u8, Files::Shared) };
     if let Err(err) = spawned {
         return s.finish(Err(StartError::Resources(err)));
     }

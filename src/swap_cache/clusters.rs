@@ -180,7 +180,10 @@ impl Clusters {
     }
 
     pub fn used_clusters(&self) -> usize {
-        self.tables[..self.devices].iter().map(|t| t.lock().used).sum()
+        self.tables[..self.devices]
+            .iter()
+            .map(|t| t.lock().used)
+            .sum()
     }
 
     /// Just before a fork, by the parent: the child will read all of these.

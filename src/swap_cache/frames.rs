@@ -79,8 +79,7 @@ impl Frames {
     }
 
     fn map(&self, addr: usize, len: usize, uffd: Uffd) -> Result<(), Errno> {
-        let flags =
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         // SAFETY: the addresses are our own reservation and hold nothing that anyone needs.
         unsafe {
             crate::sys::syscall(

@@ -37,7 +37,10 @@ impl FillBuffers {
     }
     pub fn addr(&self, i: u32) -> *mut u8 {
         // SAFETY: i < COUNT, so the address is inside the mapping.
-        unsafe { self.base.add(i as usize % Self::COUNT * FILL_MAX * PAGE_SIZE) }
+        unsafe {
+            self.base
+                .add(i as usize % Self::COUNT * FILL_MAX * PAGE_SIZE)
+        }
     }
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -483,12 +486,7 @@ impl SwapCache {
         got
     }
 
-    fn copy_run(
-        &self,
-        pmd: Pmd,
-        run: Range<usize>,
-        src: impl Fn(usize) -> *const u8,
-    ) -> PageMask {
+    fn copy_run(&self, pmd: Pmd, run: Range<usize>, src: impl Fn(usize) -> *const u8) -> PageMask {
         let mut got = PageMask::EMPTY;
         let mut at = run.start;
         let mut step = run.len();
@@ -497,7 +495,8 @@ impl SwapCache {
             let n = step.min(run.end - at);
             // SAFETY: the source is memory of the engine's own that holds at least the run.
             let e = match unsafe {
-                self.program().copy(pmd.page_addr(at), src(at), n * PAGE_SIZE)
+                self.program()
+                    .copy(pmd.page_addr(at), src(at), n * PAGE_SIZE)
             } {
                 Ok(()) => {
                     got = got.or(PageMask::of(at..at + n));

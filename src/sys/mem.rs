@@ -2,8 +2,29 @@
 
 use super::syscall::{syscall, Errno};
 use crate::mm::PMD_SIZE;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Maps anonymous private memory of the engine's own; never managed, never freed.
+/// Mappings of the engine's own that are large enough to be taken for the program's.
+static OWN: [[AtomicUsize; 2]; 64] = [const { [const { AtomicUsize::new(0) }; 2] }; 64];
+static OWN_LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// What `map_anon` and `reserve_aligned` mapped, as far as it is 1 MiB or more.
+pub fn own() -> impl Iterator<Item = (usize, usize)> {
+    OWN[..OWN_LEN.load(Relaxed).min(OWN.len())]
+        .iter()
+        .map(|[s, e]| (s.load(Relaxed), e.load(Relaxed)))
+}
+
+fn note_own(start: usize, len: usize) {
+    if len >= 1 << 20 {
+        if let Some([s, e]) = OWN.get(OWN_LEN.fetch_add(1, Relaxed)) {
+            s.store(start, Relaxed);
+            e.store(start + len, Relaxed);
+        }
+    }
+}
+
+/// Maps anonymous private memory of the engine's own; never managed.
 /// It is not touched here, so a large table costs only what is used of it.
 pub fn map_anon(len: usize) -> Result<*mut u8, Errno> {
     // SAFETY: a new mapping at an address of the kernel's choice harms nobody.
@@ -20,7 +41,10 @@ pub fn map_anon(len: usize) -> Result<*mut u8, Errno> {
             ],
         )
     }
-    .map(|a| a as *mut u8)
+    .map(|a| {
+        note_own(a, len);
+        a as *mut u8
+    })
 }
 
 /// A 2 MiB-aligned stretch of addresses, inaccessible.
@@ -41,6 +65,7 @@ pub fn reserve_aligned(len: usize) -> Result<usize, Errno> {
         )
     }?;
     let start = (a + PMD_SIZE - 1) & !(PMD_SIZE - 1);
+    note_own(start, len);
     let end = start + len;
     // SAFETY: the edges belong to the mapping just made and nobody knows of them.
     unsafe {

@@ -1,1 +1,24 @@
-//! Interposition
+//! The library that `hugeswap run` preloads: it starts the engine in the program's process and
+//! stands between the program and its address space.
+//!
+//! | file | what |
+//! |---|---|
+//! | `init` | the constructor |
+//! | `patch` | the C library's functions become ours |
+//! | `entry` | from such a call to a hook: signals blocked, own stack |
+//! | `hooks` | mmap, munmap, mprotect, madvise, mremap |
+//! | `brk`, `fork` | the heap; fork |
+//! | `state`, `window` | which addresses are ours, and which are free |
+//! | `maps` | what was mapped before we came |
+//! | `alloc` | the library's own heap |
+
+mod alloc;
+mod brk;
+mod entry;
+mod fork;
+mod hooks;
+mod init;
+mod maps;
+mod patch;
+mod state;
+mod window;

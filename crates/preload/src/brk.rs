@@ -1,0 +1,94 @@
+//! The program's heap by brk, in memory of the window: sqlite, for one, uses nothing else.
+
+use hugeswap::engine::Engine;
+use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
+use hugeswap::sync::Mutex;
+use hugeswap::sys::{mem, Errno};
+
+/// Addresses kept for it.
+pub const RESERVED: usize = 1 << 40;
+
+struct Heap {
+    start: usize,
+    end: usize,
+    now: usize,
+    /// Accessible up to here: whole 2 MiB ranges, so that the first touch of one finds it whole.
+    open: usize,
+    /// The C library's own variable.
+    curbrk: usize,
+}
+
+static HEAP: Mutex<Heap> = Mutex::new(Heap {
+    start: 0,
+    end: 0,
+    now: 0,
+    open: 0,
+    curbrk: 0,
+});
+
+/// Puts the break at the start of our stretch, if the C library lets itself be told so.
+pub fn set_up(start: usize, curbrk: usize) {
+    let mut h = HEAP.lock();
+    *h = Heap {
+        start,
+        end: start + RESERVED,
+        now: start,
+        open: start,
+        curbrk,
+    };
+    // SAFETY: the address of the C library's `__curbrk`; nobody else runs yet.
+    unsafe { (curbrk as *mut usize).write(start) };
+}
+
+fn limit() -> usize {
+    let mut r = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the structure outlives the call.
+    let ok = unsafe {
+        hugeswap::sys::syscall(
+            libc::SYS_getrlimit,
+            [libc::RLIMIT_DATA as usize, &mut r as *mut _ as usize],
+        )
+    };
+    ok.map_or(usize::MAX, |_| r.rlim_cur as usize)
+}
+
+/// As brk(3): 0, or ENOMEM.
+pub fn brk(e: &Engine, addr: usize) -> Result<usize, Errno> {
+    let mut h = HEAP.lock();
+    if h.start == 0 {
+        return Err(Errno(libc::ENOSYS));
+    }
+    if addr < h.start {
+        // brk(0) asks where it is; anything else below the heap is refused, as the kernel does.
+        // SAFETY: the C library's own variable.
+        unsafe { (h.curbrk as *mut usize).write(h.now) };
+        return if addr == 0 { Ok(0) } else { Err(Errno::ENOMEM) };
+    }
+    if addr > h.end || addr - h.start > limit() {
+        return Err(Errno::ENOMEM);
+    }
+    if addr > h.open {
+        let open = addr.next_multiple_of(PMD_SIZE);
+        let (at, n) = (h.open, open - h.open);
+        // SAFETY: the stretch belongs to the heap and was not accessible before.
+        unsafe { mem::mprotect(at, n, libc::PROT_READ | libc::PROT_WRITE) }?;
+        e.set_writable(at, n, true)?;
+        h.open = open;
+    } else if addr < h.now {
+        // What is given up reads as zeros if the heap grows again.
+        let from = addr.next_multiple_of(PAGE_SIZE);
+        let to = h.now.next_multiple_of(PAGE_SIZE);
+        if from < to {
+            e.discard(from, to - from);
+            // SAFETY: the program gave it up.
+            unsafe { mem::madvise(from, to - from, libc::MADV_DONTNEED) }?;
+        }
+    }
+    h.now = addr;
+    // SAFETY: the C library's own variable.
+    unsafe { (h.curbrk as *mut usize).write(addr) };
+    Ok(0)
+}

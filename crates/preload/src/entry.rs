@@ -1,0 +1,215 @@
+//! From a call of the C library into a hook.
+//!
+//! A hook runs with all signals blocked, on a stack of ours: the program's own stack may lie in
+//! managed memory, and a hook that held a lock while touching a swapped page of it would wait for
+//! the handler, and the handler for the lock.
+
+use crate::hooks;
+use core::arch::global_asm;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use hugeswap::engine::DOORBELLS;
+use hugeswap::sys::futex::{self, Scope};
+use hugeswap::sys::{mem, thread, Errno};
+
+const STACK: usize = 64 << 10;
+const _: () = assert!(DOORBELLS == 64);
+
+/// Which stacks are free, a bit to each.
+static FREE: AtomicU64 = AtomicU64::new(0);
+static BASE: AtomicUsize = AtomicUsize::new(0);
+/// Hooks that run now, and whether a fork wants to be alone.
+static ACTIVE: AtomicU32 = AtomicU32::new(0);
+static FORKING: AtomicU32 = AtomicU32::new(0);
+
+/// Which function of the C library was called.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Call {
+    Mmap = 0,
+    Munmap = 1,
+    Mprotect = 2,
+    Madvise = 3,
+    Mremap = 4,
+    Brk = 5,
+    Fork = 6,
+}
+
+/// A call, on the hook's stack.
+#[repr(C)]
+pub struct Frame {
+    pub args: [usize; 6],
+    pub call: usize,
+    /// What the call returns, `-errno` on failure.
+    pub result: i64,
+    mask: u64,
+    index: usize,
+}
+
+pub fn set_up() -> Result<(), Errno> {
+    BASE.store(mem::map_anon(STACK * DOORBELLS)? as usize, Release);
+    FREE.store(u64::MAX, Release);
+    Ok(())
+}
+
+impl Frame {
+    /// The hook's doorbell.
+    pub fn bell(&self) -> usize {
+        self.index
+    }
+}
+
+/// Waits until this hook is the only one; others wait at their entry until `let_others_in`.
+pub fn be_alone() {
+    while FORKING.swap(1, AcqRel) == 1 {
+        // Another fork is under way: it waits for our count to go away.
+        ACTIVE.fetch_sub(1, AcqRel);
+        futex::wake(&ACTIVE, u32::MAX, Scope::Process);
+        futex::wait(&FORKING, 1, Some(10), Scope::Process);
+        ACTIVE.fetch_add(1, AcqRel);
+    }
+    loop {
+        let n = ACTIVE.load(Acquire);
+        if n == 1 {
+            return;
+        }
+        futex::wait(&ACTIVE, n, Some(10), Scope::Process);
+    }
+}
+
+pub fn let_others_in() {
+    FORKING.store(0, Release);
+    futex::wake(&FORKING, u32::MAX, Scope::Process);
+}
+
+/// In a forked child: the only thread is in the hook with this stack.
+pub fn only_me(f: &Frame) {
+    ACTIVE.store(1, Release);
+    FREE.store(!(1 << f.index), Release);
+}
+
+fn take_stack() -> usize {
+    loop {
+        let free = FREE.load(Acquire);
+        if free == 0 {
+            // All hooks are busy; they are short.
+            futex::wait(&ACTIVE, ACTIVE.load(Relaxed), Some(1), Scope::Process);
+            continue;
+        }
+        let i = free.trailing_zeros() as usize;
+        if FREE
+            .compare_exchange(free, free & !(1 << i), AcqRel, Relaxed)
+            .is_ok()
+        {
+            return i;
+        }
+    }
+}
+
+/// On the program's stack: blocks signals and finds a stack for the hook.
+#[no_mangle]
+unsafe extern "C" fn hugeswap_hook_begin(args: *const usize) -> *mut Frame {
+    let mask = thread::block_signals();
+    ACTIVE.fetch_add(1, AcqRel);
+    while FORKING.load(Acquire) == 1 {
+        ACTIVE.fetch_sub(1, AcqRel);
+        futex::wake(&ACTIVE, u32::MAX, Scope::Process);
+        futex::wait(&FORKING, 1, Some(10), Scope::Process);
+        ACTIVE.fetch_add(1, AcqRel);
+    }
+    let index = take_stack();
+    let top = BASE.load(Relaxed) + (index + 1) * STACK;
+    let frame = ((top - size_of::<Frame>()) & !15) as *mut Frame;
+    // SAFETY: the stack is ours until `end`; the entry stored seven words at `args`.
+    unsafe {
+        frame.write(Frame {
+            args: core::array::from_fn(|i| *args.add(i)),
+            call: *args.add(6),
+            result: 0,
+            mask,
+            index,
+        });
+    }
+    frame
+}
+
+/// On the hook's stack.
+#[no_mangle]
+unsafe extern "C" fn hugeswap_hook_run(f: *mut Frame) {
+    // SAFETY: the frame that `begin` made.
+    hooks::run(unsafe { &mut *f });
+}
+
+/// On the program's stack again.
+#[no_mangle]
+unsafe extern "C" fn hugeswap_hook_end(f: *mut Frame) -> i64 {
+    // SAFETY: the frame that `begin` made; it is not used after its stack was given back.
+    let (result, mask, index) = unsafe { ((*f).result, (*f).mask, (*f).index) };
+    FREE.fetch_or(1 << index, AcqRel);
+    ACTIVE.fetch_sub(1, AcqRel);
+    if FORKING.load(Acquire) == 1 {
+        futex::wake(&ACTIVE, u32::MAX, Scope::Process);
+    }
+    thread::restore_signals(mask);
+    if (-4095..0).contains(&result) {
+        // SAFETY: the thread's errno, as the C function that we stand for sets it.
+        unsafe { *libc::__errno_location() = -result as i32 };
+        return -1;
+    }
+    result
+}
+
+global_asm!(
+    ".macro hugeswap_entry name, number",
+    ".global \\name",
+    ".hidden \\name",
+    "\\name:",
+    "mov eax, \\number",
+    "jmp hugeswap_hook_common",
+    ".endm",
+    "hugeswap_entry hugeswap_entry_mmap, 0",
+    "hugeswap_entry hugeswap_entry_munmap, 1",
+    "hugeswap_entry hugeswap_entry_mprotect, 2",
+    "hugeswap_entry hugeswap_entry_madvise, 3",
+    "hugeswap_entry hugeswap_entry_mremap, 4",
+    "hugeswap_entry hugeswap_entry_brk, 5",
+    "hugeswap_entry hugeswap_entry_fork, 6",
+    "hugeswap_hook_common:",
+    "push rbp",
+    "mov rbp, rsp",
+    "push rbx",
+    "push r12",
+    "sub rsp, 64",
+    "mov [rsp], rdi",
+    "mov [rsp+8], rsi",
+    "mov [rsp+16], rdx",
+    "mov [rsp+24], rcx",
+    "mov [rsp+32], r8",
+    "mov [rsp+40], r9",
+    "mov eax, eax",
+    "mov [rsp+48], rax",
+    "mov rdi, rsp",
+    "call hugeswap_hook_begin",
+    "mov rbx, rax",
+    "mov r12, rsp",
+    "mov rsp, rax",
+    "mov rdi, rax",
+    "call hugeswap_hook_run",
+    "mov rsp, r12",
+    "mov rdi, rbx",
+    "call hugeswap_hook_end",
+    "add rsp, 64",
+    "pop r12",
+    "pop rbx",
+    "pop rbp",
+    "ret",
+);
+
+extern "C" {
+    pub fn hugeswap_entry_mmap();
+    pub fn hugeswap_entry_munmap();
+    pub fn hugeswap_entry_mprotect();
+    pub fn hugeswap_entry_madvise();
+    pub fn hugeswap_entry_mremap();
+    pub fn hugeswap_entry_brk();
+    pub fn hugeswap_entry_fork();
+}

@@ -1,0 +1,469 @@
+//! What the program asks of its address space.
+//!
+//! Each function does what the system call of its name does, and keeps the engine's tables true.
+//! They run on a hook's stack with signals blocked (see `entry`). The state's lock is not held
+//! while waiting for a transfer.
+
+use crate::entry::{Call, Frame};
+use crate::fork;
+use crate::state::{state, Area};
+use hugeswap::engine::Engine;
+use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
+use hugeswap::sys::syscall::{check, raw};
+use hugeswap::sys::{mem, Errno};
+
+type Result<T> = core::result::Result<T, Errno>;
+
+const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+pub fn run(f: &mut Frame) {
+    let a = f.args;
+    let bell = f.bell();
+    let call = match f.call {
+        0 => Call::Mmap,
+        1 => Call::Munmap,
+        2 => Call::Mprotect,
+        3 => Call::Madvise,
+        4 => Call::Mremap,
+        5 => Call::Brk,
+        _ => Call::Fork,
+    };
+    // SAFETY: the kernel call that the program asked for, with the program's arguments.
+    let plain = |nr: i64| unsafe { raw(nr, a) };
+    let Some(e) = hugeswap::engine::get() else {
+        f.result = match call {
+            Call::Mmap => plain(libc::SYS_mmap),
+            Call::Munmap => plain(libc::SYS_munmap),
+            Call::Mprotect => plain(libc::SYS_mprotect),
+            Call::Madvise => plain(libc::SYS_madvise),
+            Call::Mremap => plain(libc::SYS_mremap),
+            Call::Brk | Call::Fork => -(libc::ENOSYS as i64),
+        };
+        return;
+    };
+    let r = match call {
+        Call::Mmap => mmap(e, bell, a),
+        Call::Munmap => munmap(e, a[0], a[1]),
+        Call::Mprotect => mprotect(e, a[0], a[1], a[2] as i32),
+        Call::Madvise => madvise(e, a[0], a[1], a[2] as i32),
+        Call::Mremap => mremap(e, bell, a),
+        Call::Brk => crate::brk::brk(e, a[0]),
+        Call::Fork => fork::fork(e, f),
+    };
+    f.result = match r {
+        Ok(v) => v as i64,
+        Err(e) => -(e.0 as i64),
+    };
+}
+
+fn pages(len: usize) -> Option<usize> {
+    (len != 0)
+        .then(|| len.checked_next_multiple_of(PAGE_SIZE))
+        .flatten()
+}
+
+/// The mapping is private anonymous memory of the ordinary kind, which can be managed.
+fn is_ordinary(prot: i32, flags: i32) -> bool {
+    const SPECIAL: i32 = libc::MAP_STACK
+        | libc::MAP_GROWSDOWN
+        | libc::MAP_HUGETLB
+        | libc::MAP_LOCKED
+        | libc::MAP_32BIT;
+    flags & libc::MAP_TYPE == libc::MAP_PRIVATE
+        && flags & libc::MAP_ANONYMOUS != 0
+        && flags & SPECIAL == 0
+        && prot & libc::PROT_EXEC == 0
+        && prot & !(RW | libc::PROT_EXEC) == 0
+}
+
+/// Whether the engine may move pages of this protection.
+fn is_writable(prot: i32) -> bool {
+    prot == RW
+}
+
+fn mmap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
+    let (addr, prot, flags) = (a[0], a[2] as i32, a[3] as i32);
+    // SAFETY: the program's own call.
+    let plain = || check(unsafe { raw(libc::SYS_mmap, a) });
+    let Some(len) = pages(a[1]) else {
+        return plain();
+    };
+    if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 {
+        return mmap_fixed(e, a, addr, len, prot, flags);
+    }
+    if !is_ordinary(prot, flags) {
+        if flags & libc::MAP_ANONYMOUS != 0
+            && flags & libc::MAP_TYPE == libc::MAP_PRIVATE
+            && flags & libc::MAP_STACK == 0
+        {
+            e.cache.stats().unmanaged_bytes.add(len as u64);
+        }
+        return plain();
+    }
+    // A hint below 4 GiB means it (compressed pointers); a hint for a large mapping too. Small
+    // ones are only spread about by theirs.
+    if addr != 0 && (addr < 1 << 32 || len >= PMD_SIZE) {
+        let got = plain()?;
+        if len >= PMD_SIZE {
+            adopt(e, bell, got, len, prot);
+        }
+        return Ok(got);
+    }
+    let Some(at) = state().lock().window.take(len, 0) else {
+        let got = plain()?;
+        adopt(e, bell, got, len, prot);
+        return Ok(got);
+    };
+    if let Err(err) = open(e, at, len, prot) {
+        state().lock().window.give(at, at + len);
+        return Err(err);
+    }
+    if flags & libc::MAP_POPULATE != 0 && prot & libc::PROT_WRITE != 0 {
+        const MADV_POPULATE_WRITE: i32 = 23;
+        // SAFETY: fills the mapping just made; the handler serves the faults.
+        let _ = unsafe { mem::madvise(at, len, MADV_POPULATE_WRITE) };
+    }
+    Ok(at)
+}
+
+/// Makes a stretch of the window accessible.
+fn open(e: &Engine, at: usize, len: usize, prot: i32) -> Result<()> {
+    if prot != libc::PROT_NONE {
+        // SAFETY: the stretch was just taken; nobody else uses it.
+        unsafe { mem::mprotect(at, len, prot) }?;
+    }
+    if is_writable(prot) {
+        e.set_writable(at, len, true)?;
+    }
+    Ok(())
+}
+
+/// A mapping that the kernel placed: manage it where it is.
+fn adopt(e: &Engine, bell: usize, at: usize, len: usize, prot: i32) {
+    if e.register(bell, at, len).is_err() {
+        e.cache.stats().unmanaged_bytes.add(len as u64);
+        return;
+    }
+    state().lock().regions.insert(at, at + len);
+    if is_writable(prot) {
+        let _ = e.set_writable(at, len, true);
+    }
+}
+
+fn mmap_fixed(
+    e: &Engine,
+    a: [usize; 6],
+    addr: usize,
+    len: usize,
+    prot: i32,
+    flags: i32,
+) -> Result<usize> {
+    // SAFETY: the program's own call.
+    let plain = || check(unsafe { raw(libc::SYS_mmap, a) });
+    let end = addr.checked_add(len).ok_or(Errno::ENOMEM)?;
+    let noreplace = flags & libc::MAP_FIXED_NOREPLACE == libc::MAP_FIXED_NOREPLACE;
+    let (inside, in_window) = {
+        let s = state().lock();
+        if addr % PAGE_SIZE != 0 || !s.is_ours(addr, end) {
+            drop(s);
+            return plain();
+        }
+        if noreplace && s.window.holds(addr, end) && !s.window.is_free(addr, end) {
+            return Err(Errno::EEXIST);
+        }
+        let inside = s.regions.contains(addr, end) && !s.foreign.intersects(addr, end);
+        (inside, s.window.holds(addr, end))
+    };
+    clear(e, addr, len)?;
+    if inside && is_ordinary(prot, flags & !libc::MAP_FIXED) {
+        // The same registered mapping with new contents and protection.
+        // SAFETY: the program replaces what is there.
+        unsafe {
+            drop_memory(addr, len)?;
+            mem::mprotect(addr, len, prot)?;
+        }
+        state().lock().window.claim(addr, end);
+        if is_writable(prot) {
+            e.set_writable(addr, len, true)?;
+        }
+        return Ok(addr);
+    }
+    let mut b = a;
+    if in_window && noreplace {
+        // Our inaccessible mapping is in the way; the program sees a hole there.
+        b[3] = (flags & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED) as usize;
+    }
+    // SAFETY: the program's own call.
+    let got = check(unsafe { raw(libc::SYS_mmap, b) })?;
+    let mut s = state().lock();
+    s.window.claim(got, got + len);
+    s.regions.remove(got, got + len);
+    s.foreign.insert(got, got + len);
+    Ok(got)
+}
+
+/// Takes the stretch out of the tables: nothing of it is moved or read any more.
+fn clear(e: &Engine, addr: usize, len: usize) -> Result<()> {
+    e.set_writable(addr, len, false)?;
+    e.discard(addr, len);
+    Ok(())
+}
+
+/// MADV_DONTNEED, also for locked memory.
+///
+/// # Safety
+/// The contents must not be needed.
+unsafe fn drop_memory(addr: usize, len: usize) -> Result<()> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match mem::madvise(addr, len, libc::MADV_DONTNEED) {
+            Err(Errno::EINVAL) => {
+                hugeswap::sys::syscall(libc::SYS_munlock, [addr, len])?;
+                mem::madvise(addr, len, libc::MADV_DONTNEED)
+            }
+            r => r,
+        }
+    }
+}
+
+fn munmap(e: &Engine, addr: usize, len: usize) -> Result<usize> {
+    // SAFETY: the program's own call.
+    let plain = |addr: usize, len: usize| unsafe { mem::munmap(addr, len) };
+    let aligned = pages(len).filter(|_| addr % PAGE_SIZE == 0);
+    let Some(end) = aligned.and_then(|l| addr.checked_add(l)) else {
+        plain(addr, len)?;
+        return Ok(0);
+    };
+    let areas = state().lock().areas(addr, end);
+    for (area, s, t) in areas {
+        let n = t - s;
+        match area {
+            Area::Outside => plain(s, n)?,
+            Area::Free => {}
+            Area::Foreign => {
+                plain(s, n)?;
+                let mut st = state().lock();
+                st.foreign.remove(s, t);
+                // The hole is not used again: it is not registered any more.
+            }
+            Area::Window => {
+                clear(e, s, n)?;
+                // SAFETY: the program gives the stretch up.
+                unsafe {
+                    drop_memory(s, n)?;
+                    mem::mprotect(s, n, libc::PROT_NONE)?;
+                }
+                state().lock().window.give(s, t);
+            }
+            Area::Region => {
+                clear(e, s, n)?;
+                plain(s, n)?;
+                state().lock().regions.remove(s, t);
+            }
+        }
+    }
+    Ok(0)
+}
+
+fn mprotect(e: &Engine, addr: usize, len: usize, prot: i32) -> Result<usize> {
+    // SAFETY: the program's own call.
+    let plain = || unsafe { mem::mprotect(addr, len, prot) };
+    let Some(n) = pages(len).filter(|_| addr % PAGE_SIZE == 0) else {
+        plain()?;
+        return Ok(0);
+    };
+    let end = addr.checked_add(n).ok_or(Errno::ENOMEM)?;
+    let ours: Vec<_> = {
+        let s = state().lock();
+        if s.window.is_touched(addr, end) {
+            // Part of it is not mapped, as far as the program knows.
+            return Err(Errno::ENOMEM);
+        }
+        s.regions.overlaps(addr, end)
+    };
+    if ours.is_empty() {
+        plain()?;
+        return Ok(0);
+    }
+    if is_writable(prot) {
+        plain()?;
+        for (s, t) in ours {
+            e.set_writable(s, t - s, true)?;
+        }
+    } else {
+        for (s, t) in ours {
+            e.set_writable(s, t - s, false)?;
+        }
+        plain()?;
+    }
+    Ok(0)
+}
+
+fn madvise(e: &Engine, addr: usize, len: usize, advice: i32) -> Result<usize> {
+    // SAFETY: the program's own call.
+    let plain = || unsafe { mem::madvise(addr, len, advice) };
+    let Some(n) = pages(len).filter(|_| addr % PAGE_SIZE == 0) else {
+        plain()?;
+        return Ok(0);
+    };
+    let end = addr.checked_add(n).ok_or(Errno::ENOMEM)?;
+    let ours = {
+        let s = state().lock();
+        if s.window.is_touched(addr, end) {
+            return Err(Errno::ENOMEM);
+        }
+        s.regions.overlaps(addr, end)
+    };
+    if ours.is_empty() {
+        plain()?;
+        return Ok(0);
+    }
+    const MADV_COLD: i32 = 20;
+    const MADV_PAGEOUT: i32 = 21;
+    const MADV_COLLAPSE: i32 = 25;
+    match advice {
+        libc::MADV_DONTNEED => {
+            for &(s, t) in &ours {
+                e.discard(s, t - s);
+            }
+            plain()?;
+        }
+        // Free to be dropped at any time: what is in swap is dropped now, what is resident stays
+        // until it is evicted.
+        libc::MADV_FREE => {
+            for &(s, t) in &ours {
+                e.discard_swapped(s, t - s);
+            }
+        }
+        // Huge pages are the engine's business, and how faults are served depends on this flag.
+        libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | MADV_COLLAPSE => {}
+        MADV_COLD | MADV_PAGEOUT => e.kick_reclaim(),
+        // The kernel's readahead and merging have nothing to do here.
+        libc::MADV_WILLNEED
+        | libc::MADV_NORMAL
+        | libc::MADV_SEQUENTIAL
+        | libc::MADV_RANDOM
+        | libc::MADV_MERGEABLE
+        | libc::MADV_UNMERGEABLE => {}
+        _ => plain()?,
+    }
+    Ok(0)
+}
+
+fn mremap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
+    let (old, flags, fixed) = (a[0], a[3] as i32, a[4]);
+    // SAFETY: the program's own call.
+    let plain = || check(unsafe { raw(libc::SYS_mremap, a) });
+    let (Some(old_len), Some(new_len)) = (pages(a[1]), pages(a[2])) else {
+        return plain();
+    };
+    if old % PAGE_SIZE != 0 || old.checked_add(old_len).is_none() {
+        return plain();
+    }
+    let old_end = old + old_len;
+    {
+        let s = state().lock();
+        let target_ours = flags & libc::MREMAP_FIXED != 0
+            && fixed
+                .checked_add(new_len)
+                .is_some_and(|t| s.is_ours(fixed, t));
+        if !s.regions.intersects(old, old_end) && !target_ours {
+            drop(s);
+            return plain();
+        }
+        if s.window.is_touched(old, old_end) || !s.regions.contains(old, old_end) {
+            return Err(Errno::EFAULT);
+        }
+    }
+    let keep_old = flags & libc::MREMAP_DONTUNMAP != 0;
+    let is_fixed = flags & libc::MREMAP_FIXED != 0;
+    if keep_old && old_len != new_len {
+        return Err(Errno::EINVAL);
+    }
+    let prot = crate::maps::protection(old).unwrap_or(RW);
+    if !is_fixed && !keep_old {
+        if new_len <= old_len {
+            if new_len < old_len {
+                munmap(e, old + new_len, old_len - new_len)?;
+            }
+            return Ok(old);
+        }
+        let grown = {
+            let mut s = state().lock();
+            s.window.holds(old, old_end) && s.window.take_at(old_end, old + new_len)
+        };
+        if grown {
+            if let Err(err) = open(e, old_end, new_len - old_len, prot) {
+                state().lock().window.give(old_end, old + new_len);
+                return Err(err);
+            }
+            return Ok(old);
+        }
+        if flags & libc::MREMAP_MAYMOVE == 0 {
+            return Err(Errno::ENOMEM);
+        }
+    }
+    let new = if is_fixed {
+        if fixed % PAGE_SIZE != 0 || flags & libc::MREMAP_MAYMOVE == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let end = fixed.checked_add(new_len).ok_or(Errno::EINVAL)?;
+        if fixed < old_end && old < end {
+            return Err(Errno::EINVAL);
+        }
+        let anon = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        let args = [fixed, new_len, RW as usize, anon as usize, usize::MAX, 0];
+        mmap_fixed(e, args, fixed, new_len, RW, anon)?
+    } else {
+        let at = state()
+            .lock()
+            .window
+            .take(new_len, old % PMD_SIZE)
+            .ok_or(Errno::ENOMEM)?;
+        open(e, at, new_len, RW)?;
+        at
+    };
+    let n = old_len.min(new_len);
+    if !is_writable(prot) {
+        // SAFETY: for the time of the move; other threads must not use memory that is being moved.
+        unsafe { mem::mprotect(old, old_len, RW) }?;
+    }
+    move_contents(e, bell, old, new, n);
+    if !is_writable(prot) {
+        mprotect(e, new, new_len, prot)?;
+    }
+    if keep_old {
+        e.discard(old, old_len);
+        // SAFETY: the contents were moved; the program asked for the old place to stay, empty.
+        unsafe { drop_memory(old, old_len) }?;
+        if !is_writable(prot) {
+            // SAFETY: as it was before.
+            unsafe { mem::mprotect(old, old_len, prot) }?;
+        }
+    } else {
+        munmap(e, old, old_len)?;
+    }
+    Ok(new)
+}
+
+/// Brings the contents of `[old, old+len)` to `new`: by page tables and swap entries where that
+/// can be done, by copying what is left.
+fn move_contents(e: &Engine, bell: usize, old: usize, new: usize, len: usize) {
+    let managed = state().lock().regions.contains(new, new + len);
+    if managed && old % PMD_SIZE == new % PMD_SIZE && e.move_contents(bell, old, new, len).is_ok() {
+        return;
+    }
+    for off in (0..len).step_by(PAGE_SIZE) {
+        if e.holds(old + off) {
+            // SAFETY: both pages are mapped readable and writable; faults on them are served,
+            // because no lock of ours is held here.
+            unsafe {
+                core::ptr::copy_nonoverlapping(
+                    (old + off) as *const u8,
+                    (new + off) as *mut u8,
+                    PAGE_SIZE,
+                )
+            };
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The constructor: before the program's own code runs.
+
+use crate::state::state;
+use crate::window::Window;
+use crate::{brk, entry, fork, maps, patch};
+use core::ffi::CStr;
+use hugeswap::control::{self, Control};
+use hugeswap::engine::{self, Engine};
+use hugeswap::mm::PMD_SIZE;
+use hugeswap::sys::{mem, syscall, thread, Errno};
+
+/// Where the window is looked for: far below what the kernel maps by itself, above where
+/// position-independent programs and their heap lie.
+const WINDOW_AT: usize = 0x6000_0000_0000;
+const WINDOW: usize = 4 << 40;
+
+#[used]
+#[link_section = ".init_array"]
+static CONSTRUCTOR: extern "C" fn() = constructor;
+
+extern "C" fn constructor() {
+    // SAFETY: the environment is not changed by anybody yet.
+    let path = unsafe { libc::getenv(c"HUGESWAP_CONTROL".as_ptr()) };
+    if path.is_null() {
+        return;
+    }
+    // SAFETY: a C string of the environment.
+    let path = unsafe { CStr::from_ptr(path) };
+    let control = match open_control(path) {
+        Ok(c) => c,
+        Err(e) => {
+            say(&format!(
+                "hugeswap: this program runs unmanaged: the run's control page cannot be opened ({e})\n"
+            ));
+            return;
+        }
+    };
+    if let Err(e) = set_up(control) {
+        control.log(&format!("process {}: {e}", thread::getpid()));
+        thread::exit_group(engine::EXIT_START);
+    }
+}
+
+fn say(text: &str) {
+    // SAFETY: writes the bytes of the text.
+    let _ = unsafe { syscall(libc::SYS_write, [2, text.as_ptr() as usize, text.len()]) };
+}
+
+fn open_control(path: &CStr) -> Result<&'static Control, Errno> {
+    // SAFETY: a C string; the descriptor is ours and closed again.
+    unsafe {
+        let fd = syscall(
+            libc::SYS_openat,
+            [
+                libc::AT_FDCWD as usize,
+                path.as_ptr() as usize,
+                (libc::O_RDWR | libc::O_CLOEXEC) as usize,
+            ],
+        )?;
+        let c = Control::map(fd as i32);
+        let _ = syscall(libc::SYS_close, [fd]);
+        let c = c?;
+        if c.is_valid() {
+            Ok(c)
+        } else {
+            Err(Errno::EINVAL)
+        }
+    }
+}
+
+fn set_up(control: &'static Control) -> Result<(), String> {
+    if !fork::is_known() {
+        return Err("this C library is not one that hugeswap knows (glibc 2.34 and later)".into());
+    }
+    let targets = Targets::find().map_err(|e| format!("the C library cannot be hooked: {e:?}"))?;
+    let pid = thread::getpid();
+    let index = control
+        .join(pid, 0)
+        .ok_or_else(|| engine::StartError::TooManyProcesses.to_string())?;
+    retire_former_image(control, pid, index);
+    control.call();
+    let single = maps::is_single_threaded();
+    let e = engine::start(control, index).map_err(|e| e.to_string())?;
+    entry::set_up().map_err(|e| format!("no stacks for hooks: {e}"))?;
+    make_window(e, &targets)?;
+    if single {
+        adopt_existing(e);
+    }
+    // SAFETY: in the constructor, before the program's threads.
+    unsafe { targets.redirect() }.map_err(|e| format!("the C library cannot be hooked: {e:?}"))
+}
+
+/// After exec the process has an entry of the program that it was before.
+fn retire_former_image(control: &Control, pid: u32, index: usize) {
+    use core::sync::atomic::Ordering::*;
+    for (i, p) in control.procs.iter().enumerate() {
+        if i != index && p.pid.load(Relaxed) == pid && p.state.load(Acquire) == control::LIVE {
+            p.state.store(control::GONE, Release);
+        }
+    }
+}
+
+fn make_window(e: &Engine, t: &Targets) -> Result<(), String> {
+    let at = reserve_window().map_err(|e| {
+        format!("no address space for the program's memory ({e}); is `ulimit -v` set? hugeswap needs it unlimited")
+    })?;
+    e.register(0, at, WINDOW)
+        .map_err(|e| format!("userfaultfd refuses to register memory ({e})"))?;
+    let mut s = state().lock();
+    s.window = Window::new(at, at + WINDOW);
+    s.regions.insert(at, at + WINDOW);
+    // SAFETY: the C library's own variable.
+    let now = unsafe { (t.curbrk as *const usize).read() };
+    if now < at {
+        // malloc accepts a break that moved up, not one that moved down.
+        if let Some(heap) = s.window.take(brk::RESERVED, 0) {
+            brk::set_up(heap, t.curbrk);
+        }
+    }
+    Ok(())
+}
+
+fn reserve_window() -> Result<usize, Errno> {
+    for k in 0..8 {
+        let at = WINDOW_AT + k * (WINDOW + PMD_SIZE).next_multiple_of(1 << 40);
+        // SAFETY: nothing is replaced.
+        match unsafe { mem::map_at_noreplace(at, WINDOW, libc::PROT_NONE) } {
+            Err(Errno::EEXIST) => continue,
+            r => return r.map(|()| at),
+        }
+    }
+    Err(Errno::ENOMEM)
+}
+
+/// Memory that was mapped before us, by the program's other libraries or as its own zeroed data.
+fn adopt_existing(e: &Engine) {
+    const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+    for m in maps::all() {
+        let len = m.end - m.start;
+        if m.prot != RW || !m.private || !m.anonymous || len < PMD_SIZE || e.is_own(m.start, m.end)
+        {
+            continue;
+        }
+        if e.register(0, m.start, len).is_ok() {
+            state().lock().regions.insert(m.start, m.end);
+            let _ = e.adopt_resident(m.start, len);
+            let _ = e.set_writable(m.start, len, true);
+        }
+    }
+}
+
+/// The functions of the C library that we stand for.
+struct Targets {
+    functions: [(&'static CStr, usize, usize); 7],
+    curbrk: usize,
+}
+
+impl Targets {
+    fn find() -> Result<Targets, patch::PatchError> {
+        use entry::*;
+        let list: [(&'static CStr, unsafe extern "C" fn()); 7] = [
+            (c"mmap", hugeswap_entry_mmap),
+            (c"munmap", hugeswap_entry_munmap),
+            (c"mprotect", hugeswap_entry_mprotect),
+            (c"madvise", hugeswap_entry_madvise),
+            (c"mremap", hugeswap_entry_mremap),
+            (c"brk", hugeswap_entry_brk),
+            (c"_Fork", hugeswap_entry_fork),
+        ];
+        let mut functions = [(c"", 0, 0); 7];
+        for (f, (name, to)) in functions.iter_mut().zip(list) {
+            *f = (name, patch::find(name)?, to as usize);
+        }
+        Ok(Targets {
+            functions,
+            curbrk: patch::find(c"__curbrk")?,
+        })
+    }
+
+    /// # Safety
+    /// See `patch::redirect`.
+    unsafe fn redirect(&self) -> Result<(), patch::PatchError> {
+        for &(name, from, to) in &self.functions {
+            // SAFETY: passed on.
+            unsafe { patch::redirect(name, from, to) }?;
+        }
+        Ok(())
+    }
+}

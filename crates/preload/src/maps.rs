@@ -1,0 +1,107 @@
+//! Reading `/proc/self/maps` without the C library's streams.
+
+use hugeswap::sys::syscall;
+
+/// One line of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    pub start: usize,
+    pub end: usize,
+    pub prot: i32,
+    pub private: bool,
+    /// No file and no name.
+    pub anonymous: bool,
+}
+
+fn parse(line: &str) -> Option<Mapping> {
+    let mut words = line.split_ascii_whitespace();
+    let (s, e) = words.next()?.split_once('-')?;
+    let perms = words.next()?.as_bytes();
+    let bit = |i: usize, c: u8, p: i32| if perms.get(i) == Some(&c) { p } else { 0 };
+    let inode = words.nth(2)?;
+    Some(Mapping {
+        start: usize::from_str_radix(s, 16).ok()?,
+        end: usize::from_str_radix(e, 16).ok()?,
+        prot: bit(0, b'r', libc::PROT_READ)
+            | bit(1, b'w', libc::PROT_WRITE)
+            | bit(2, b'x', libc::PROT_EXEC),
+        private: perms.get(3) == Some(&b'p'),
+        anonymous: inode == "0" && words.next().is_none(),
+    })
+}
+
+fn read_file(path: &core::ffi::CStr) -> Option<Vec<u8>> {
+    // SAFETY: the path is a C string; the buffer is valid for its length.
+    unsafe {
+        let fd = syscall(
+            libc::SYS_openat,
+            [
+                libc::AT_FDCWD as usize,
+                path.as_ptr() as usize,
+                (libc::O_RDONLY | libc::O_CLOEXEC) as usize,
+            ],
+        )
+        .ok()?;
+        let mut text = Vec::new();
+        let mut buf = [0u8; 4096];
+        while let Ok(n) = syscall(libc::SYS_read, [fd, buf.as_mut_ptr() as usize, buf.len()]) {
+            if n == 0 {
+                break;
+            }
+            text.extend_from_slice(&buf[..n]);
+        }
+        let _ = syscall(libc::SYS_close, [fd]);
+        Some(text)
+    }
+}
+
+/// Every mapping of this process.
+pub fn all() -> Vec<Mapping> {
+    let text = read_file(c"/proc/self/maps").unwrap_or_default();
+    String::from_utf8_lossy(&text)
+        .lines()
+        .filter_map(parse)
+        .collect()
+}
+
+/// The protection of the mapping that holds `addr`.
+pub fn protection(addr: usize) -> Option<i32> {
+    all()
+        .into_iter()
+        .find(|m| m.start <= addr && addr < m.end)
+        .map(|m| m.prot)
+}
+
+/// Whether this process has one thread only.
+pub fn is_single_threaded() -> bool {
+    let stat = read_file(c"/proc/self/stat").unwrap_or_default();
+    let text = String::from_utf8_lossy(&stat);
+    // The name in parentheses may hold anything; the 18th word after it is the thread count.
+    text.rsplit_once(')')
+        .and_then(|(_, rest)| rest.split_ascii_whitespace().nth(17)?.parse::<u32>().ok())
+        == Some(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines() {
+        let m = parse("7f00-8f00 rw-p 00000000 00:00 0 ").unwrap();
+        assert_eq!((m.start, m.end, m.prot), (0x7f00, 0x8f00, 3));
+        assert!(m.private && m.anonymous);
+        assert!(
+            !parse("7f00-8f00 rw-p 00000000 00:00 0   [heap]")
+                .unwrap()
+                .anonymous
+        );
+        assert!(
+            !parse("7f00-8f00 r-xs 00000000 08:00 55 /bin/x")
+                .unwrap()
+                .private
+        );
+        assert!(parse("").is_none());
+        assert!(!all().is_empty());
+    }
+}

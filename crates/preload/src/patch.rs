@@ -1,0 +1,98 @@
+//! Taking the place of functions of the C library.
+//!
+//! glibc's malloc calls the library's own mmap, not the symbol, so a preloaded `mmap` would miss
+//! it. The first bytes of the function itself are replaced by an absolute jump. This happens in
+//! the constructor, before the program has threads of its own.
+
+use core::ffi::{c_void, CStr};
+use hugeswap::sys::{mem, Errno};
+
+/// `jmp [rip+0]` and the address.
+const JUMP: usize = 14;
+
+/// Why a function cannot be replaced.
+#[derive(Debug)]
+pub enum PatchError {
+    Missing(&'static CStr),
+    /// Too short, or not the code we know how to stand for.
+    Unknown(&'static CStr),
+    Protect(Errno),
+}
+
+/// The address of a function of the C library itself.
+pub fn find(name: &'static CStr) -> Result<usize, PatchError> {
+    // SAFETY: plain look-ups with constant strings.
+    let p = unsafe {
+        let libc_handle = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if libc_handle.is_null() {
+            core::ptr::null_mut()
+        } else {
+            libc::dlsym(libc_handle, name.as_ptr())
+        }
+    };
+    if p.is_null() {
+        Err(PatchError::Missing(name))
+    } else {
+        Ok(p as usize)
+    }
+}
+
+/// The size that the symbol table gives the function.
+fn size_of_function(addr: usize) -> usize {
+    #[repr(C)]
+    struct Elf64Sym {
+        _name: u32,
+        _info: u8,
+        _other: u8,
+        _shndx: u16,
+        _value: u64,
+        size: u64,
+    }
+    extern "C" {
+        fn dladdr1(
+            addr: *const c_void,
+            info: *mut libc::Dl_info,
+            extra: *mut *mut c_void,
+            flags: i32,
+        ) -> i32;
+    }
+    const RTLD_DL_SYMENT: i32 = 1;
+    let mut sym: *mut c_void = core::ptr::null_mut();
+    // SAFETY: the structures outlive the call; the symbol entry is in the library's own memory.
+    unsafe {
+        let mut info: libc::Dl_info = core::mem::zeroed();
+        if dladdr1(addr as *const c_void, &mut info, &mut sym, RTLD_DL_SYMENT) == 0 || sym.is_null()
+        {
+            return 0;
+        }
+        (*(sym as *const Elf64Sym)).size as usize
+    }
+}
+
+/// Makes the function at `from` go to `to`.
+///
+/// # Safety
+/// No thread may be running in the first bytes of the function, and `to` must do what the
+/// function's callers expect.
+pub unsafe fn redirect(name: &'static CStr, from: usize, to: usize) -> Result<(), PatchError> {
+    if size_of_function(from) < JUMP {
+        return Err(PatchError::Unknown(name));
+    }
+    let mut code = [0u8; JUMP];
+    code[..6].copy_from_slice(&[0xff, 0x25, 0, 0, 0, 0]);
+    code[6..].copy_from_slice(&to.to_le_bytes());
+    let page = hugeswap::mm::PAGE_SIZE;
+    let start = from & !(page - 1);
+    let len = (from + JUMP).next_multiple_of(page) - start;
+    // SAFETY: the pages hold the function; they are writable for a moment and as before after it.
+    unsafe {
+        mem::mprotect(
+            start,
+            len,
+            libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC,
+        )
+        .map_err(PatchError::Protect)?;
+        core::ptr::copy_nonoverlapping(code.as_ptr(), from as *mut u8, JUMP);
+        mem::mprotect(start, len, libc::PROT_READ | libc::PROT_EXEC).map_err(PatchError::Protect)
+    }
+}
