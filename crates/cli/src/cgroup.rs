@@ -307,7 +307,9 @@ impl Group {
             Version::V1 => Usage {
                 bytes: number("memory.usage_in_bytes").unwrap_or(0),
                 peak: number("memory.max_usage_in_bytes"),
-                limit_hits: number("memory.failcnt").unwrap_or(0),
+                // With no swap allowed the limit on both is hit first.
+                limit_hits: number("memory.failcnt").unwrap_or(0)
+                    + number("memory.memsw.failcnt").unwrap_or(0),
                 oom_kills: entry("memory.oom_control", "oom_kill"),
             },
             Version::V2 => Usage {
