@@ -93,7 +93,9 @@ pub struct Usage {
     pub bytes: u64,
     /// `None` on v2 before Linux 5.19.
     pub peak: Option<u64>,
-    /// How often the limit was hit.
+    /// How often the limit was hit. v1 counts that only where swap is allowed:
+    /// otherwise the limit of memory and swap together is hit first, and recent
+    /// kernels don't count those.
     pub limit_hits: u64,
     pub oom_kills: u64,
 }
@@ -307,9 +309,7 @@ impl Group {
             Version::V1 => Usage {
                 bytes: number("memory.usage_in_bytes").unwrap_or(0),
                 peak: number("memory.max_usage_in_bytes"),
-                // With no swap allowed the limit on both is hit first.
-                limit_hits: number("memory.failcnt").unwrap_or(0)
-                    + number("memory.memsw.failcnt").unwrap_or(0),
+                limit_hits: number("memory.failcnt").unwrap_or(0),
                 oom_kills: entry("memory.oom_control", "oom_kill"),
             },
             Version::V2 => Usage {

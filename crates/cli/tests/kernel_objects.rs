@@ -38,7 +38,7 @@ fn limits(swap: Swap) -> Limits {
 #[test]
 fn group_limits_and_goes() {
     let _one = root();
-    let group = Group::create("hugeswap-test", &limits(Swap::None)).unwrap();
+    let group = Group::create("hugeswap-test", &limits(Swap::Unlimited)).unwrap();
     let path = group.path().to_owned();
     // Writes 256 MiB into a shell variable.
     let mut command = Command::new("sh");
@@ -71,8 +71,18 @@ fn group_limits_and_goes() {
 #[test]
 fn group_goes_with_whoever_is_inside() {
     let _one = root();
-    let group = Group::create("hugeswap-test-in", &limits(Swap::Unlimited)).unwrap();
+    let group = Group::create("hugeswap-test-in", &limits(Swap::None)).unwrap();
     let path = group.path().to_owned();
+    for file in ["memory.memsw.limit_in_bytes", "memory.swap.max"] {
+        if let Ok(limit) = fs::read_to_string(path.join(file)) {
+            let none = if file.contains("memsw") {
+                "67108864"
+            } else {
+                "0"
+            };
+            assert_eq!(limit.trim(), none, "{file}");
+        }
+    }
     let mut command = Command::new("sleep");
     command.arg("1000");
     os::spawn_inside(&mut command, group.procs().unwrap());
