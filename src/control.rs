@@ -23,6 +23,12 @@ pub const BUSY: u32 = 1;
 pub const LIVE: u32 = 2;
 pub const GONE: u32 = 3;
 
+/// Kinds of devices: a file or block device; memory; memory that the supervisor filled and that
+/// must not be given back.
+pub const FILE: u32 = 0;
+pub const RAM: u32 = 1;
+pub const FILLED_RAM: u32 = 2;
+
 pub const MAX_PROCS: usize = 256;
 pub const MAX_DEVICES: usize = 8;
 pub const PATH_LEN: usize = 256;
@@ -54,7 +60,7 @@ pub struct DeviceEntry {
     /// Where processes open it: a path below the supervisor's /proc entry.
     path: [u8; PATH_LEN],
     pub max_bytes: u64,
-    /// `DeviceKind` as a number.
+    /// `FILE`, `RAM` or `FILLED_RAM`.
     pub kind: u32,
     pub _pad: u32,
     /// 1 + the index of the process that owns the segment; 0 where nobody does.

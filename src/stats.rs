@@ -55,6 +55,11 @@ macro_rules! counters {
             pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
                 [$((stringify!($name), self.$name.get())),*].into_iter()
             }
+            /// Everything zero again.
+            pub fn clear(&self) {
+                $(self.$name.set(0);)*
+                self.fault_ns.clear();
+            }
             /// Adds another process's counters to these.
             pub fn merge(&self, o: &Stats) {
                 $(match Merge::$merge {
@@ -207,6 +212,13 @@ impl Histogram {
             }
         }
         self.max()
+    }
+
+    fn clear(&self) {
+        for b in &self.buckets {
+            b.set(0);
+        }
+        self.max.set(0);
     }
 
     fn merge(&self, o: &Histogram) {

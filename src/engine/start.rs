@@ -2,7 +2,7 @@
 
 use super::{probe, Doorbells, Engine, Regions, ENGINE};
 use crate::charge::Charge;
-use crate::control::Control;
+use crate::control::{self, Control};
 use crate::device::file::FileDevice;
 use crate::device::Device;
 use crate::fault::Handler;
@@ -191,17 +191,29 @@ fn open_devices(control: &Control) -> Result<Vec<Box<dyn Device>>, StartError> {
 
 fn open_device(
     fd: OwnedFd,
-    d: &crate::control::DeviceEntry,
-    control: &Control,
+    d: &control::DeviceEntry,
+    run: &Control,
 ) -> Result<Box<dyn Device>, StartError> {
     use crate::device::file::{Options, Via};
+    use crate::device::ram::{OnDiscard, RamDevice};
+    let failed = StartError::Device(Errno(libc::EIO));
+    if d.kind != control::FILE {
+        let on_discard = if d.kind == control::FILLED_RAM {
+            OnDiscard::Keep
+        } else {
+            OnDiscard::Free
+        };
+        return RamDevice::from_fd(fd, d.max_bytes, on_discard)
+            .map(|r| Box::new(r) as Box<dyn Device>)
+            .map_err(|_| failed);
+    }
     let mut o = Options::new(d.max_bytes);
-    if control.settings.no_io_uring != 0 {
+    if run.settings.no_io_uring != 0 {
         o.via = Via::Sync;
     }
     FileDevice::from_fd_with(fd, &o)
         .map(|f| Box::new(f) as Box<dyn Device>)
-        .map_err(|_| StartError::Device(Errno(libc::EIO)))
+        .map_err(|_| failed)
 }
 
 fn build(control: &'static Control, index: usize) -> Result<&'static Engine, StartError> {

@@ -1,11 +1,12 @@
-//! The contract with the kernel. Raw system calls only: nothing here touches `errno`,
-//! thread-local storage or the C library, so all of it may run on an engine thread, in a
+//! The contract with the kernel. Raw system calls only, except for `probe`: nothing here touches
+//! `errno`, thread-local storage or the C library, so all of it may run on an engine thread, in a
 //! hook, or in a forked child before anything else was set up again.
 #![allow(unsafe_code)]
 
 pub mod futex;
 pub mod mem;
 pub mod pagemap;
+pub mod probe;
 pub mod syscall;
 pub mod thread;
 pub mod uffd;

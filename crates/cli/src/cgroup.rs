@@ -1,0 +1,410 @@
+//! Memory control groups, version 1 or 2, whichever is mounted.
+//!
+//! A [`Group`] is a child of the caller's own group, so that limits which are
+//! in force stay in force. It is removed, with whoever is inside, when dropped.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::os;
+use crate::undo::{Guard, Undo};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    V1,
+    V2,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Version::V1 => "v1",
+            Version::V2 => "v2",
+        })
+    }
+}
+
+#[derive(Debug)]
+pub enum Error {
+    /// No memory controller, neither v1 nor v2.
+    NotMounted,
+    /// v2: neither the own group nor one above it gives its children limits.
+    NotDelegated(PathBuf),
+    Io {
+        what: &'static str,
+        path: PathBuf,
+        err: io::Error,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NotMounted => write!(
+                f,
+                "no memory control group is mounted: mount one with \
+                 'mount -t cgroup2 none /sys/fs/cgroup', or start the kernel without cgroup_disable=memory"
+            ),
+            Error::NotDelegated(path) => write!(
+                f,
+                "the control group {} may not limit its children's memory: start this under \
+                 'systemd-run --scope -p Delegate=yes', or as root",
+                path.display()
+            ),
+            Error::Io { what, path, err } => {
+                write!(f, "can't {what} {}: {err}", path.display())?;
+                if err.kind() == io::ErrorKind::PermissionDenied {
+                    write!(f, "; run this as root, or under 'systemd-run --scope -p Delegate=yes'")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |err| Error::Io { what, path, err }
+}
+
+/// Swap that a group may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Swap {
+    None,
+    Unlimited,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub memory: u64,
+    pub swap: Swap,
+    /// v1 only: v2 has no such setting per group.
+    pub swappiness: Option<u8>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub bytes: u64,
+    /// `None` on v2 before Linux 5.19.
+    pub peak: Option<u64>,
+    /// How often the limit was hit. v1 counts that only where swap is allowed:
+    /// otherwise the limit of memory and swap together is hit first, and recent
+    /// kernels don't count those.
+    pub limit_hits: u64,
+    pub oom_kills: u64,
+}
+
+/// Where this process is in the tree of memory groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Own {
+    pub version: Version,
+    /// Where the tree is mounted: no parent is above this.
+    mount: PathBuf,
+    pub path: PathBuf,
+}
+
+impl Own {
+    pub fn find() -> Result<Own, Error> {
+        let read = |path: &str| fs::read_to_string(path).map_err(io_error("read", Path::new(path)));
+        let own = own_in(
+            &read("/proc/self/mountinfo")?,
+            &read("/proc/self/cgroup")?,
+            |mount| {
+                fs::read_to_string(mount.join("cgroup.controllers"))
+                    .is_ok_and(|list| has_word(&list, "memory"))
+            },
+        );
+        own.ok_or(Error::NotMounted)
+    }
+
+    /// The smallest limit in force here, from this group up to the root.
+    pub fn limit(&self) -> Option<u64> {
+        let file = match self.version {
+            Version::V1 => "memory.limit_in_bytes",
+            Version::V2 => "memory.max",
+        };
+        self.path
+            .ancestors()
+            .take_while(|dir| dir.starts_with(&self.mount))
+            .filter_map(|dir| read_number(&dir.join(file)))
+            .min()
+            // v1 writes "none" as the largest number of whole pages.
+            .filter(|limit| *limit < 1 << 60)
+    }
+
+    /// The directory in which a child with a limit can be made.
+    fn parent(&self) -> Result<PathBuf, Error> {
+        if self.version == Version::V1 {
+            return Ok(self.path.clone());
+        }
+        // A v2 group with processes in it can't hand its memory controller
+        // down, unless it is the root; then a sibling has to do.
+        let ancestors = self
+            .path
+            .ancestors()
+            .take_while(|dir| dir.starts_with(&self.mount));
+        for dir in ancestors {
+            let control = dir.join("cgroup.subtree_control");
+            let hands_down =
+                || fs::read_to_string(&control).is_ok_and(|list| has_word(&list, "memory"));
+            if hands_down() || fs::write(&control, "+memory").is_ok() {
+                return Ok(dir.to_owned());
+            }
+        }
+        Err(Error::NotDelegated(self.path.clone()))
+    }
+}
+
+fn has_word(list: &str, word: &str) -> bool {
+    list.split_whitespace().any(|other| other == word)
+}
+
+/// `mountinfo` and `groups` as in /proc/self; `has_memory` tells whether the
+/// v2 tree mounted there controls memory.
+fn own_in(mountinfo: &str, groups: &str, has_memory: impl Fn(&Path) -> bool) -> Option<Own> {
+    for line in mountinfo.lines() {
+        let Some((mount, file_system)) = line.split_once(" - ") else {
+            continue;
+        };
+        let mut mount = mount.split(' ').skip(3);
+        let (Some(root), Some(point)) = (mount.next(), mount.next()) else {
+            continue;
+        };
+        let mut file_system = file_system.split(' ');
+        let kind = file_system.next();
+        let options = file_system.nth(1).unwrap_or("");
+        let point = PathBuf::from(point);
+        let version = match kind {
+            Some("cgroup") if options.split(',').any(|o| o == "memory") => Version::V1,
+            Some("cgroup2") if has_memory(&point) => Version::V2,
+            _ => continue,
+        };
+        let path = groups.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let controllers = parts.next()?;
+            let wanted = match version {
+                Version::V1 => controllers.split(',').any(|c| c == "memory"),
+                Version::V2 => controllers.is_empty(),
+            };
+            wanted.then(|| parts.next()).flatten()
+        })?;
+        // In a container the mount shows a part of the tree; the path may be
+        // given from the tree's root or from the part's.
+        let path = Path::new(path);
+        let inside = path
+            .strip_prefix(root)
+            .or_else(|_| path.strip_prefix("/"))
+            .unwrap_or(Path::new(""));
+        let full = point.join(inside);
+        let path = if full.is_dir() { full } else { point.clone() };
+        return Some(Own {
+            version,
+            mount: point,
+            path,
+        });
+    }
+    None
+}
+
+/// A group of our own, removed on drop.
+#[derive(Debug)]
+pub struct Group {
+    version: Version,
+    path: PathBuf,
+    _guard: Guard,
+}
+
+impl Group {
+    /// `name` is made unique by the process id.
+    pub fn create(name: &str, limits: &Limits) -> Result<Group, Error> {
+        let own = Own::find()?;
+        let path = own.parent()?.join(format!("{name}-{}", std::process::id()));
+        fs::create_dir(&path).map_err(io_error("create the group", &path))?;
+        let mut guard = Guard::new();
+        guard.push(Undo::RemoveGroup(path.clone()));
+        let group = Group {
+            version: own.version,
+            path,
+            _guard: guard,
+        };
+        group.limit(limits)?;
+        Ok(group)
+    }
+
+    fn limit(&self, limits: &Limits) -> Result<(), Error> {
+        let memory = limits.memory.to_string();
+        match self.version {
+            Version::V1 => {
+                self.set("memory.limit_in_bytes", &memory)?;
+                // Memory and swap together; never below the former. Absent
+                // where the kernel does not count swap.
+                let none = limits.swap == Swap::None;
+                if none && self.has("memory.memsw.limit_in_bytes") {
+                    self.set("memory.memsw.limit_in_bytes", &memory)?;
+                }
+                let swappiness = if none { Some(0) } else { limits.swappiness };
+                if let Some(value) = swappiness {
+                    self.set("memory.swappiness", &value.to_string())?;
+                }
+            }
+            Version::V2 => {
+                self.set("memory.max", &memory)?;
+                if self.has("memory.swap.max") {
+                    let swap = if limits.swap == Swap::None {
+                        "0"
+                    } else {
+                        "max"
+                    };
+                    self.set("memory.swap.max", swap)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn has(&self, file: &str) -> bool {
+        self.path.join(file).exists()
+    }
+
+    fn set(&self, file: &str, value: &str) -> Result<(), Error> {
+        let path = self.path.join(file);
+        fs::write(&path, value).map_err(io_error("set", &path))
+    }
+
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// For [`os::spawn_inside`].
+    pub fn procs(&self) -> Result<OwnedFd, Error> {
+        let path = self.path.join("cgroup.procs");
+        fs::OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .map(OwnedFd::from)
+            .map_err(io_error("open", &path))
+    }
+
+    pub fn kill(&self) -> io::Result<()> {
+        kill_all(&self.path)
+    }
+
+    pub fn usage(&self) -> Usage {
+        let number = |file: &str| read_number(&self.path.join(file));
+        let entry = |file: &str, key: &str| {
+            let text = fs::read_to_string(self.path.join(file)).unwrap_or_default();
+            entry_of(&text, key).unwrap_or(0)
+        };
+        match self.version {
+            Version::V1 => Usage {
+                bytes: number("memory.usage_in_bytes").unwrap_or(0),
+                peak: number("memory.max_usage_in_bytes"),
+                limit_hits: number("memory.failcnt").unwrap_or(0),
+                oom_kills: entry("memory.oom_control", "oom_kill"),
+            },
+            Version::V2 => Usage {
+                bytes: number("memory.current").unwrap_or(0),
+                peak: number("memory.peak"),
+                limit_hits: entry("memory.events", "max"),
+                oom_kills: entry("memory.events", "oom_kill"),
+            },
+        }
+    }
+}
+
+fn entry_of(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|line| {
+        let (name, value) = line.split_once(' ')?;
+        (name == key).then(|| value.trim().parse().ok()).flatten()
+    })
+}
+
+/// `None` for "max" and for what is not there.
+fn read_number(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+fn kill_all(path: &Path) -> io::Result<()> {
+    // v2 since 5.14: all at once, nobody can fork away.
+    if fs::OpenOptions::new()
+        .write(true)
+        .open(path.join("cgroup.kill"))
+        .and_then(|mut file| io::Write::write_all(&mut file, b"1"))
+        .is_ok()
+    {
+        return Ok(());
+    }
+    for pid in fs::read_to_string(path.join("cgroup.procs"))?.lines() {
+        // 0: a process outside our PID namespace; killing it would be killing
+        // our own process group.
+        if let Some(pid) = pid.parse().ok().filter(|pid| *pid > 0) {
+            os::kill(pid)?;
+        }
+    }
+    Ok(())
+}
+
+/// Kills who is inside and removes the group; waits until the dead are gone.
+pub fn remove(path: &Path) -> io::Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        match fs::remove_dir(path) {
+            Err(err) if err.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline => {}
+            other => return other,
+        }
+        kill_all(path)?;
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V1: &str = "\
+30 23 0:26 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu
+31 23 0:27 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory";
+    const V2: &str =
+        "35 24 0:30 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate";
+
+    #[test]
+    fn finds_v1() {
+        let own = own_in(V1, "4:memory:/\n1:cpu:/elsewhere\n0::/", |_| false).unwrap();
+        assert_eq!(own.version, Version::V1);
+        assert_eq!(own.mount, Path::new("/sys/fs/cgroup/memory"));
+    }
+
+    #[test]
+    fn finds_v2_only_with_memory() {
+        let groups = "0::/user.slice/x";
+        let own = own_in(V2, groups, |_| true).unwrap();
+        assert_eq!(own.version, Version::V2);
+        assert_eq!(own_in(V2, groups, |_| false), None);
+        assert_eq!(own_in("", groups, |_| true), None);
+    }
+
+    #[test]
+    fn hybrid_takes_the_tree_that_has_memory() {
+        let both = format!("{V2}\n{V1}");
+        let own = own_in(&both, "4:memory:/\n0::/", |_| false).unwrap();
+        assert_eq!(own.version, Version::V1);
+    }
+
+    #[test]
+    fn entries() {
+        let text = "low 0\nmax 12\noom 3\noom_kill 1\n";
+        assert_eq!(entry_of(text, "max"), Some(12));
+        assert_eq!(entry_of(text, "oom_kill"), Some(1));
+        assert_eq!(entry_of(text, "kill"), None);
+    }
+}

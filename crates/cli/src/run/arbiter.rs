@@ -1,0 +1,206 @@
+//! Divides the limit among the processes of a run, and takes back what dead ones held.
+//!
+//! The limit is one for all. Who needs little keeps little; those that want more than they have
+//! share the rest equally. A limit is raised only out of what nobody holds: lowering another's
+//! comes first, and only what that process has really given up is handed on.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use hugeswap::control::{Control, Proc, BUSY, FREE, GONE, LIVE};
+use hugeswap::mm::PAGE_SIZE;
+use hugeswap::sys::futex::{self, Scope};
+
+use super::devices::Opened;
+use super::sys;
+
+/// What a process gets beyond what it uses before it has to ask: 16 MiB.
+const SLACK: i64 = (16 << 20) / PAGE_SIZE as i64;
+
+pub struct Arbiter {
+    control: &'static Control,
+    limit: i64,
+}
+
+impl Arbiter {
+    pub fn new(control: &'static Control, limit_bytes: u64) -> Arbiter {
+        Arbiter {
+            control,
+            limit: (limit_bytes / PAGE_SIZE as u64) as i64,
+        }
+    }
+
+    fn live(&self) -> impl Iterator<Item = &'static Proc> {
+        self.control
+            .procs
+            .iter()
+            .filter(|p| p.state.load(Acquire) == LIVE)
+    }
+
+    pub fn anyone_left(&self) -> bool {
+        self.live().any(|p| is_alive(p))
+    }
+
+    /// One round. True while somebody waits for more.
+    pub fn turn(&mut self, devices: &[Opened]) -> bool {
+        self.take_back_dead(devices);
+        let procs: Vec<&Proc> = self.live().collect();
+        let use_of = |p: &Proc| p.charged_pages.load(Acquire).max(0);
+        let wants: Vec<Want> = procs
+            .iter()
+            .map(|p| Want {
+                used: use_of(p),
+                pressed: p.pressed.load(Acquire) != 0,
+            })
+            .collect();
+        let targets = shares(self.limit, &wants);
+        // Lower first.
+        for (p, &t) in procs.iter().zip(&targets) {
+            if p.limit_pages.load(Acquire) > t {
+                set_limit(p, t);
+            }
+        }
+        let held: i64 = procs
+            .iter()
+            .map(|p| p.limit_pages.load(Acquire).max(use_of(p)))
+            .sum();
+        let mut free = self.limit - held;
+        let mut waiting = false;
+        for (p, &t) in procs.iter().zip(&targets) {
+            let now = p.limit_pages.load(Acquire);
+            if now < t {
+                // What it holds above its limit is counted as held already.
+                let base = now.max(use_of(p));
+                let more = (t - base).min(free.max(0)).max(0);
+                free -= more;
+                set_limit(p, base.min(t) + more);
+                waiting |= base.min(t) + more < t;
+            }
+        }
+        waiting
+    }
+
+    /// Frees the entries of processes that are gone, and their swap.
+    pub fn take_back_dead(&self, devices: &[Opened]) {
+        for (i, p) in self.control.procs.iter().enumerate() {
+            let state = p.state.load(Acquire);
+            let dead = state == GONE || state == LIVE && !is_alive(p);
+            if !dead {
+                continue;
+            }
+            // Its memory is gone whoever still reads its swap.
+            p.charged_pages.store(0, Relaxed);
+            p.limit_pages.store(0, Relaxed);
+            p.pressed.store(0, Relaxed);
+            if state == LIVE {
+                p.state.store(GONE, Release);
+            }
+            if self.control.is_borrowed_from(i) {
+                continue;
+            }
+            if p.state
+                .compare_exchange(GONE, BUSY, AcqRel, Relaxed)
+                .is_err()
+            {
+                continue;
+            }
+            for (d, entry) in devices.iter().zip(&self.control.devices) {
+                for seg in 0..entry.segments() {
+                    if entry.owners[seg].load(Acquire) == i as u32 + 1 {
+                        super::devices::give_back(d, seg);
+                        entry.release_segment(seg);
+                    }
+                }
+            }
+            self.control.past.merge(&p.stats);
+            p.stats.clear();
+            p.state.store(FREE, Release);
+        }
+    }
+}
+
+/// The first look at a process notes when it started; after that a reused number is not it.
+fn is_alive(p: &Proc) -> bool {
+    let pid = p.pid.load(Acquire);
+    match (sys::start_time(pid), p.start_time.load(Acquire)) {
+        (Some(t), 0) => {
+            p.start_time.store(t, Release);
+            true
+        }
+        (Some(t), known) => t == known,
+        (None, _) => false,
+    }
+}
+
+fn set_limit(p: &Proc, pages: i64) {
+    p.limit_pages.store(pages, Release);
+    p.limit_seq.fetch_add(1, Release);
+    futex::wake(&p.limit_seq, 1, Scope::Shared);
+}
+
+#[derive(Clone, Copy)]
+struct Want {
+    used: i64,
+    pressed: bool,
+}
+
+/// Everybody's limit: those who want more share equally what the others leave.
+fn shares(limit: i64, wants: &[Want]) -> Vec<i64> {
+    if wants.len() <= 1 {
+        return wants.iter().map(|_| limit).collect();
+    }
+    let n = wants.len() as i64;
+    let hungry = wants.iter().filter(|w| w.pressed).count() as i64;
+    let fair = limit / n;
+    // A process that does not press keeps what it uses and some slack, up to its fair share.
+    let modest = |w: &Want| (w.used + SLACK).min(fair.max(w.used.min(fair)));
+    let kept: i64 = wants.iter().filter(|w| !w.pressed).map(modest).sum();
+    if hungry == 0 {
+        // Nobody presses: what is left over is open to all alike.
+        let spare = (limit - kept).max(0) / n;
+        return wants.iter().map(|w| modest(w) + spare).collect();
+    }
+    let each = (limit - kept).max(0) / hungry;
+    wants
+        .iter()
+        .map(|w| if w.pressed { each } else { modest(w) })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn w(used: i64, pressed: bool) -> Want {
+        Want { used, pressed }
+    }
+
+    #[test]
+    fn the_limit_is_never_exceeded() {
+        let cases: [&[Want]; 6] = [
+            &[],
+            &[w(5, true)],
+            &[w(0, false), w(100_000, true)],
+            &[w(100_000, true), w(100_000, true)],
+            &[w(100_000, false), w(100_000, true), w(10, false)],
+            &[w(10, false), w(20, false), w(30, false)],
+        ];
+        for c in cases {
+            let s = shares(131_072, c);
+            assert!(s.iter().sum::<i64>() <= 131_072, "{s:?}");
+            assert!(s.iter().all(|&x| x >= 0));
+        }
+    }
+
+    #[test]
+    fn the_hungry_share_what_the_modest_leave() {
+        let s = shares(100_000, &[w(1000, false), w(60_000, true), w(60_000, true)]);
+        assert_eq!(s[0], 1000 + SLACK);
+        assert_eq!(s[1], s[2]);
+        assert_eq!(s[1], (100_000 - s[0]) / 2);
+    }
+
+    #[test]
+    fn one_alone_has_it_all() {
+        assert_eq!(shares(777, &[w(0, false)]), [777]);
+    }
+}

@@ -1,0 +1,253 @@
+//! The process that owns the run.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use hugeswap::control::{Control, Settings, ENV, LIVE};
+use hugeswap::sys::futex::{self, Scope};
+
+use super::sys::{self, Status};
+use super::{arbiter, devices, report, Failure, EXIT_OURS};
+use crate::os;
+use crate::run_args::RunArgs;
+use crate::size::Size;
+
+pub struct Plan<'a> {
+    pub args: &'a RunArgs,
+    pub memory: u64,
+    pub path: PathBuf,
+    pub library: PathBuf,
+}
+
+/// Runs the program and everything it leaves behind. The exit status is for nobody but init.
+pub fn run(plan: Plan<'_>, mut status: OwnedFd, alive: OwnedFd) -> i32 {
+    match start(&plan) {
+        Ok(run) => run.supervise(&plan, status, alive),
+        Err(f) => {
+            eprintln!("hugeswap: {}", f.message);
+            tell(&mut status, &[0, 0, i32::from(f.code)]);
+            0
+        }
+    }
+}
+
+/// Words for the front: the program's number, then 0 and its exit code or 1 and its signal.
+fn tell(to: &mut OwnedFd, words: &[i32]) {
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
+    // If the front is gone there is nobody to tell.
+    let _ = to
+        .try_clone()
+        .and_then(|fd| File::from(fd).write_all(&bytes));
+}
+
+struct Run {
+    control: &'static Control,
+    devices: Vec<devices::Opened>,
+    program: i32,
+    /// Keeps the control page's file open for the processes to map.
+    _control_file: File,
+    limit: u64,
+}
+
+fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
+    let ours = |what: &str, e: std::io::Error| Failure::ours(format!("{what}: {e}"));
+    let args = plan.args;
+    let devices = devices::open_all(args)?;
+    let file = os::memory_file("hugeswap-control").map_err(|e| ours("no control page", e))?;
+    file.set_len(Control::BYTES as u64)
+        .map_err(|e| ours("no control page", e))?;
+    let control = map_control(&file)?;
+    // A huge page keeps a page table in reserve, base pages need one.
+    let limit = plan.memory - plan.memory / hugeswap::engine::OVERHEAD_SHARE;
+    init_control(
+        control,
+        Settings {
+            limit_bytes: limit,
+            strict: args.strict.into(),
+            user_mode_only: args.user_mode_only.into(),
+            recycle: 0,
+            devices: devices.len() as u32,
+            no_io_uring: env_flag("HUGESWAP_NO_IO_URING"),
+            no_move: env_flag("HUGESWAP_NO_MOVE"),
+        },
+        &devices,
+    );
+    if args.verbose {
+        eprintln!(
+            "hugeswap: memory {}, swap on {}",
+            Size::from_bytes(plan.memory),
+            devices
+                .iter()
+                .map(|d| format!("{} up to {}", d.description, Size::from_bytes(d.max_bytes)))
+                .collect::<Vec<_>>()
+                .join(", ")
+        );
+    }
+    let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+    let program = spawn(plan, &path)?;
+    Ok(Run {
+        control,
+        devices,
+        program,
+        _control_file: file,
+        limit,
+    })
+}
+
+fn env_flag(name: &str) -> u32 {
+    std::env::var_os(name).is_some_and(|v| v == "1").into()
+}
+
+#[allow(unsafe_code)]
+fn map_control(file: &File) -> Result<&'static Control, Failure> {
+    // SAFETY: the file was just made by us, at this size.
+    unsafe { Control::map(file.as_fd().as_raw_fd()) }
+        .map_err(|e| Failure::ours(format!("no control page: {e}")))
+}
+
+#[allow(unsafe_code)]
+fn init_control(control: &Control, settings: Settings, devices: &[devices::Opened]) {
+    // SAFETY: no other process has the page yet.
+    unsafe {
+        for (i, d) in devices.iter().enumerate() {
+            control.set_device(
+                i,
+                &devices::path_for_processes(&d.fd),
+                d.max_bytes,
+                d.kind as u32,
+            );
+        }
+        control.init(settings, std::process::id());
+    }
+}
+
+fn spawn(plan: &Plan<'_>, control_path: &str) -> Result<i32, Failure> {
+    let mut preload = plan.library.clone().into_os_string();
+    if let Some(theirs) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
+        preload.push(":");
+        preload.push(theirs);
+    }
+    let mut command = Command::new(&plan.path);
+    use std::os::unix::process::CommandExt;
+    command
+        .arg0(&plan.args.program[0])
+        .args(&plan.args.program[1..])
+        .env("LD_PRELOAD", preload)
+        .env(ENV, control_path);
+    sys::kill_with_me(&mut command);
+    let child = command.spawn().map_err(|e| Failure {
+        code: super::EXIT_CANNOT_RUN,
+        message: format!("'{}' can't be run: {e}", plan.path.display()),
+    })?;
+    Ok(child.id() as i32)
+}
+
+impl Run {
+    fn supervise(self, plan: &Plan<'_>, mut status: OwnedFd, alive: OwnedFd) -> i32 {
+        sys::ignore_signals(&sys::FORWARDED);
+        tell(&mut status, &[self.program]);
+        // The program has the caller's streams; ours would keep pipes open.
+        sys::detach_streams(&[0, 1]);
+        let ended = self.watch_program();
+        let front_gone = watch_front(alive, self.control);
+        let mut log_seen = 0;
+        let mut next_stats = Instant::now() + Duration::from_secs(1);
+        let mut ended_reported = None;
+        let mut arbiter = arbiter::Arbiter::new(self.control, self.limit);
+        loop {
+            let seen = self.control.need.load(Acquire);
+            let pressed = arbiter.turn(&self.devices);
+            log_seen = self
+                .control
+                .read_log(log_seen, |line| eprintln!("hugeswap: {line}"));
+            if Instant::now() >= next_stats {
+                next_stats += Duration::from_secs(1);
+                self.write_stats(plan, ended_reported);
+            }
+            if ended_reported.is_none() {
+                if let Some(s) = *ended.lock().unwrap_or_else(|e| e.into_inner()) {
+                    ended_reported = Some(s);
+                    arbiter.take_back_dead(&self.devices);
+                    self.finish(plan, s, &mut status, &mut log_seen);
+                } else if front_gone.load(Acquire) {
+                    self.kill_all();
+                }
+            }
+            if ended_reported.is_some() && !arbiter.anyone_left() {
+                return 0;
+            }
+            let ms = if pressed { 10 } else { 200 };
+            futex::wait(&self.control.need, seen, Some(ms), Scope::Shared);
+        }
+    }
+
+    /// The program itself has ended: report, and let the front go.
+    fn finish(&self, plan: &Plan<'_>, s: Status, status: &mut OwnedFd, log_seen: &mut u64) {
+        *log_seen = self
+            .control
+            .read_log(*log_seen, |line| eprintln!("hugeswap: {line}"));
+        self.write_stats(plan, Some(s));
+        if plan.args.verbose {
+            eprintln!("hugeswap: {}", report::summary(self.control));
+        }
+        self.control.released.store(1, Release);
+        match s {
+            Status::Exited(c) => tell(status, &[0, i32::from(c)]),
+            Status::Killed(n) => tell(status, &[1, n]),
+        }
+        // Daemons may live on; whoever reads our streams need not wait for them.
+        sys::detach_streams(&[2]);
+    }
+
+    fn write_stats(&self, plan: &Plan<'_>, ended: Option<Status>) {
+        let Some(path) = &plan.args.stats_json else {
+            return;
+        };
+        if let Err(e) = report::write(path, self.control, plan.memory, ended) {
+            eprintln!(
+                "hugeswap: warning: can't write the statistics to '{}': {e}",
+                path.display()
+            );
+        }
+    }
+
+    /// The front was killed: the run ends.
+    fn kill_all(&self) {
+        sys::kill(self.program, libc::SIGKILL);
+        for p in &self.control.procs {
+            if p.state.load(Acquire) == LIVE {
+                sys::kill(p.pid.load(Relaxed) as i32, libc::SIGKILL);
+            }
+        }
+    }
+
+    fn watch_program(&self) -> Arc<Mutex<Option<Status>>> {
+        let result = Arc::new(Mutex::new(None));
+        let (r, pid, control) = (Arc::clone(&result), self.program, self.control);
+        std::thread::spawn(move || {
+            let s = sys::wait(pid).unwrap_or(Status::Exited(EXIT_OURS));
+            *r.lock().unwrap_or_else(|e| e.into_inner()) = Some(s);
+            control.call();
+        });
+        result
+    }
+}
+
+/// The pipe's other end is the front's; it closes when the front dies.
+fn watch_front(alive: OwnedFd, control: &'static Control) -> Arc<std::sync::atomic::AtomicBool> {
+    let gone = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let g = Arc::clone(&gone);
+    std::thread::spawn(move || {
+        let mut b = [0u8; 1];
+        let _ = std::io::Read::read(&mut File::from(alive), &mut b);
+        g.store(true, Release);
+        control.call();
+    });
+    gone
+}

@@ -1,0 +1,46 @@
+//! The arguments of `hugeswap run`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::size::Size;
+use crate::swap_spec::{self, SwapSpec};
+
+#[derive(clap::Args, Debug, Clone)]
+#[command(after_help = "\
+The exit status is the program's; 128 + N where signal N ended it.
+
+  hugeswap run --memory 512M --swap /var/tmp -- python3 sort.py")]
+pub struct RunArgs {
+    /// Memory that the program's data may occupy, as in 512M or 1.5G [default: half of what is available]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Size>,
+
+    /// Where the rest goes: a directory, a file, a block device, or 'ram'; may be repeated [default: a directory on a disk]
+    #[arg(long, value_name = "SPEC", value_parser = swap_spec::parser())]
+    pub swap: Vec<SwapSpec>,
+
+    /// Most that may be swapped out, over all of --swap
+    #[arg(long, value_name = "SIZE")]
+    pub swap_size: Option<Size>,
+
+    /// Write counters to this file as JSON, every second and at the end
+    #[arg(long, value_name = "FILE")]
+    pub stats_json: Option<PathBuf>,
+
+    /// End the program with a message instead of going above the limit when swap is full
+    #[arg(long)]
+    pub strict: bool,
+
+    /// Say on standard error what is chosen and how it went
+    #[arg(long, short)]
+    pub verbose: bool,
+
+    /// Go without the right to serve faults of system calls: they fail on swapped memory
+    #[arg(long)]
+    pub user_mode_only: bool,
+
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
