@@ -1,6 +1,8 @@
 //! What the device tests share: page-aligned memory, patterns, one request at a time.
 #![allow(dead_code)]
 
+pub mod conformance;
+
 use std::alloc::{alloc_zeroed, dealloc, Layout};
 use std::sync::OnceLock;
 
