@@ -21,8 +21,9 @@ impl FileDevice {
     ///
     /// * a directory: a nameless file in it;
     /// * a path that does not exist: a file created there, mode 0600, and unlinked at once;
-    /// * an existing regular file: see [`regular`];
-    /// * a block device: see [`block`].
+    /// * an existing regular file: used if it is this user's, has mode 0600 and one name, is not in
+    ///   use, and holds no data or was marked as ours by an earlier run;
+    /// * a block device: used if it is not in use and carries nothing known, unless forced.
     pub fn open(path: &Path, options: &Options) -> Result<Self, OpenError> {
         let at = Place { path, options };
         let name =
