@@ -7,10 +7,18 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{symlink, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use device_support::{expect, grown, once, write, Memory, MIB, PAGE};
 use hugeswap::device::file::{FileDevice, Options, Via};
 use hugeswap::device::{Device, DeviceError, IoError, Op, OpenError, Request};
+
+/// One test at a time: between fork and exec the commands that some of them start hold every
+/// descriptor open, and with them locks, exclusive devices and deleted files.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A directory that goes away with its contents.
 struct Dir(PathBuf);
@@ -62,6 +70,7 @@ fn private(path: &Path) -> File {
 
 #[test]
 fn nothing_is_left_in_a_directory() {
+    let _alone = alone();
     let dir = Dir::new("directory");
     let device = open(&dir.0).expect("open");
     grown(&device, 4 * MIB);
@@ -77,6 +86,7 @@ fn nothing_is_left_in_a_directory() {
 
 #[test]
 fn a_new_path_is_created_and_unlinked() {
+    let _alone = alone();
     let dir = Dir::new("new");
     let device = open(&dir.path("swap")).expect("open");
     assert!(device.is_direct());
@@ -89,6 +99,7 @@ fn a_new_path_is_created_and_unlinked() {
 
 #[test]
 fn existing_files_are_used_only_when_nothing_is_lost() {
+    let _alone = alone();
     let dir = Dir::new("existing");
     let path = dir.path("swap");
 
@@ -126,6 +137,7 @@ fn existing_files_are_used_only_when_nothing_is_lost() {
 
 #[test]
 fn other_things_are_refused_with_a_reason() {
+    let _alone = alone();
     assert!(matches!(
         refused(Path::new("/dev/null")),
         OpenError::WrongKind { .. }
@@ -142,6 +154,7 @@ fn other_things_are_refused_with_a_reason() {
 
 #[test]
 fn a_full_file_system_is_no_space() {
+    let _alone = alone();
     let mount = Mount::tmpfs("full", "8m");
     let mut options = Options::new(64 * MIB);
     for via in [Via::Uring, Via::Sync] {
@@ -166,6 +179,7 @@ fn a_full_file_system_is_no_space() {
 
 #[test]
 fn a_truncated_file_is_an_error() {
+    let _alone = alone();
     for via in [Via::Uring, Via::Sync] {
         let mut options = Options::new(64 * MIB);
         options.via = via;
@@ -203,6 +217,7 @@ fn replace(number: i32, path: &Path) -> File {
 
 #[test]
 fn a_stolen_descriptor_never_sends_data_to_another_file() {
+    let _alone = alone();
     let dir = Dir::new("stolen");
     for (via, steal_ring) in [(Via::Uring, false), (Via::Uring, true), (Via::Sync, false)] {
         let mut options = Options::new(64 * MIB);
@@ -353,6 +368,7 @@ impl Drop for Loop {
 
 #[test]
 fn a_block_device_is_used_whole() {
+    let _alone = alone();
     let disk = Loop::new("block", 16 * MIB + 512);
     for via in [Via::Uring, Via::Sync] {
         let mut options = Options::new(1 << 40);
@@ -394,6 +410,7 @@ fn a_block_device_is_used_whole() {
 
 #[test]
 fn a_block_device_with_contents_is_refused() {
+    let _alone = alone();
     let disk = Loop::new("contents", 64 * MIB);
     run("mkswap", &[disk.text()]);
     let swap = refused(&disk.path);

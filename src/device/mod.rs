@@ -25,6 +25,7 @@
 pub mod error;
 pub mod faulty;
 pub mod file;
+mod guarded_fd;
 mod inline;
 mod os;
 pub mod ram;

@@ -128,12 +128,28 @@ pub(super) fn ftruncate(fd: BorrowedFd<'_>, len: u64) -> Result<(), Errno> {
 }
 
 pub(super) fn fstat(fd: BorrowedFd<'_>) -> Result<libc::stat, Errno> {
+    fstat_number(fd.as_raw_fd())
+}
+
+fn fstat_number(fd: RawFd) -> Result<libc::stat, Errno> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the kernel fills the structure, which is large enough, if it returns 0.
     unsafe {
-        check(libc::syscall(libc::SYS_fstat, raw(fd), stat.as_mut_ptr()))?;
+        check(libc::syscall(
+            libc::SYS_fstat,
+            c_long::from(fd),
+            stat.as_mut_ptr(),
+        ))?;
         Ok(stat.assume_init())
     }
+}
+
+/// What a descriptor stands for: device and inode number.
+pub(super) type Identity = (u64, u64);
+
+/// What the number stands for now; it need not be open.
+pub(super) fn identity(fd: RawFd) -> Result<Identity, Errno> {
+    fstat_number(fd).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 pub(super) fn fstatfs(fd: BorrowedFd<'_>) -> Result<libc::statfs, Errno> {

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
+use super::guarded_fd::GuardedFd;
 use super::inline::Finished;
 use super::os::{self, Errno};
 use super::{
@@ -30,7 +31,7 @@ pub enum OnDiscard {
 /// Memory as a swap device.
 pub struct RamDevice {
     store: Arc<Store>,
-    fd: OwnedFd,
+    fd: GuardedFd,
     given: bool,
     on_discard: OnDiscard,
 }
@@ -96,7 +97,7 @@ impl RamDevice {
         };
         Ok(Self {
             store: Arc::new(store),
-            fd,
+            fd: GuardedFd::new(fd).map_err(|errno| failed("stat", errno))?,
             given,
             on_discard,
         })

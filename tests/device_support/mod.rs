@@ -1,7 +1,10 @@
 //! What the device tests share: page-aligned memory, patterns, one request at a time.
 #![allow(dead_code)]
 
+pub mod conformance;
+
 use std::alloc::{alloc_zeroed, dealloc, Layout};
+use std::sync::OnceLock;
 
 use hugeswap::device::{Completion, Device, IoError, Op, Queue, Request};
 
@@ -58,28 +61,42 @@ impl Random {
     }
 }
 
-/// Fills whole pages with what the pages from `first_page` hold in `version`.
-pub fn fill(bytes: &mut [u8], first_page: u64, version: u64) {
-    for (i, word) in bytes.chunks_exact_mut(8).enumerate() {
-        let page = first_page + (i * 8 / PAGE) as u64;
-        word.copy_from_slice(&pattern(page, version, i * 8 % PAGE).to_ne_bytes());
-    }
+/// Noise that pages are cut from: copying and comparing are fast also without optimisation.
+fn noise() -> &'static [u8] {
+    static NOISE: OnceLock<Vec<u8>> = OnceLock::new();
+    NOISE.get_or_init(|| {
+        let mut random = Random(1);
+        (0..8192)
+            .flat_map(|_| random.below(u64::MAX).to_ne_bytes())
+            .collect()
+    })
 }
 
-fn pattern(page: u64, version: u64, at: usize) -> u64 {
-    (page << 32 ^ version << 12 ^ at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
+/// What a page holds in a version: which page it is, which version, and noise that differs too.
+fn parts(page: u64, version: u64) -> ([u8; 16], &'static [u8]) {
+    let mut head = [0; 16];
+    head[..8].copy_from_slice(&page.to_ne_bytes());
+    head[8..].copy_from_slice(&version.to_ne_bytes());
+    let from = Random(page << 32 ^ version).below(8192 * 8 - PAGE as u64) as usize;
+    (head, &noise()[from..from + PAGE - head.len()])
+}
+
+/// Fills whole pages with what the pages from `first_page` hold in `version`.
+pub fn fill(bytes: &mut [u8], first_page: u64, version: u64) {
+    for (page, bytes) in (first_page..).zip(bytes.chunks_exact_mut(PAGE)) {
+        let (head, tail) = parts(page, version);
+        bytes[..head.len()].copy_from_slice(&head);
+        bytes[head.len()..].copy_from_slice(tail);
+    }
 }
 
 /// Whether one page holds `version` of page number `page`; version 0 is zeros.
 pub fn holds(bytes: &[u8], page: u64, version: u64) -> bool {
-    bytes.chunks_exact(8).enumerate().all(|(i, word)| {
-        let expected = if version == 0 {
-            0
-        } else {
-            pattern(page, version, i * 8)
-        };
-        word == expected.to_ne_bytes()
-    })
+    if version == 0 {
+        return bytes == [0; PAGE];
+    }
+    let (head, tail) = parts(page, version);
+    bytes[..head.len()] == head && &bytes[head.len()..] == tail
 }
 
 /// Carries out one request and returns how it ended.

@@ -18,8 +18,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
+use super::guarded_fd::GuardedFd;
 use super::transfer::{Attempt, Inject, Range};
-use super::{os, Counters, Device, DeviceError, IoError, Op, OpenError, Queue};
+use super::{Counters, Device, DeviceError, IoError, Op, OpenError, Queue};
 
 /// The system calls that carry requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -81,9 +82,7 @@ pub struct FileDevice {
 
 /// The open file, shared by the device and its queues.
 struct Store {
-    fd: OwnedFd,
-    /// Device and inode number behind `fd` when it was opened.
-    identity: (u64, u64),
+    fd: GuardedFd,
     block: bool,
     direct: bool,
     max_bytes: u64,
@@ -98,11 +97,6 @@ struct Store {
 }
 
 impl Store {
-    /// Whether the descriptor still stands for the file that was opened.
-    fn is_ours(&self) -> bool {
-        os::fstat(self.fd.as_fd()).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.identity)
-    }
-
     fn capacity(&self) -> u64 {
         self.capacity.load(Ordering::Acquire)
     }

@@ -1,11 +1,12 @@
 //! Opening a swap file: in a directory, at a path, or on a block device.
 
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
+use super::super::guarded_fd::GuardedFd;
 use super::super::os::{self, Errno};
 use super::{signature, FileDevice, OpenError, Options, Store};
 use crate::mm::PAGE_SIZE;
@@ -20,8 +21,9 @@ impl FileDevice {
     ///
     /// * a directory: a nameless file in it;
     /// * a path that does not exist: a file created there, mode 0600, and unlinked at once;
-    /// * an existing regular file: see [`regular`];
-    /// * a block device: see [`block`].
+    /// * an existing regular file: used if it is this user's, has mode 0600 and one name, is not in
+    ///   use, and holds no data or was marked as ours by an earlier run;
+    /// * a block device: used if it is not in use and carries nothing known, unless forced.
     pub fn open(path: &Path, options: &Options) -> Result<Self, OpenError> {
         let at = Place { path, options };
         let name =
@@ -116,8 +118,8 @@ impl Place<'_> {
         let again = self.try_direct(dir, name, READ_WRITE | libc::O_NOFOLLOW);
         let unlinked = os::unlink(dir, name);
         let same = again.as_ref().is_ok_and(|again| {
-            let id = |fd: &OwnedFd| os::fstat(fd.as_fd()).map(|stat| (stat.st_dev, stat.st_ino));
-            id(&fd).is_ok_and(|ours| id(again) == Ok(ours))
+            os::identity(fd.as_raw_fd())
+                .is_ok_and(|ours| os::identity(again.as_raw_fd()) == Ok(ours))
         });
         unlinked.map_err(|errno| self.os("unlink the swap file", errno))?;
         self.finish(if same { again.unwrap_or(fd) } else { fd })
@@ -224,7 +226,6 @@ impl Place<'_> {
         };
         let direct = self.settle_direct(&fd, block)?;
         let store = Store {
-            identity: (stat.st_dev, stat.st_ino),
             block,
             direct,
             max_bytes,
@@ -235,7 +236,7 @@ impl Place<'_> {
             retries: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             inject: self.options.inject.clone(),
-            fd,
+            fd: GuardedFd::new(fd).map_err(|errno| self.os("stat", errno))?,
         };
         FileDevice::build(store, self.path.display().to_string(), self.options)
     }

@@ -27,7 +27,7 @@ impl Store {
             // All of it was usable from the start.
             return Err(DeviceError::NoSpace);
         }
-        if !self.is_ours() {
+        if !self.fd.is_ours() {
             return Err(DeviceError::Gone);
         }
         let want = bytes.next_multiple_of(PAGE_SIZE as u64).min(self.max_bytes);
@@ -105,7 +105,7 @@ impl Store {
         if len == 0 || !self.can_discard.load(Ordering::Relaxed) {
             return Ok(());
         }
-        if !self.is_ours() {
+        if !self.fd.is_ours() {
             return Err(DeviceError::Gone);
         }
         let fd = self.fd.as_fd();

@@ -17,7 +17,7 @@ impl Store {
     ///
     /// The piece's memory obeys the contract of [`Queue::submit`].
     pub(super) unsafe fn run(&self, op: Op, piece: &mut Piece) -> Result<(), IoError> {
-        if !self.is_ours() {
+        if !self.fd.is_ours() {
             return Err(IoError::Gone);
         }
         loop {

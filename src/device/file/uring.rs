@@ -9,7 +9,8 @@
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, RawFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -70,7 +71,9 @@ impl Token {
 }
 
 pub(super) struct UringQueue {
-    ring: IoUring,
+    ring: ManuallyDrop<IoUring>,
+    /// What the ring's descriptor stands for.
+    identity: os::Identity,
     store: Arc<Store>,
     /// The ring holds the file itself, not its number.
     registered: bool,
@@ -120,11 +123,13 @@ impl UringQueue {
         let ring = build(entries)?;
         let registered = ring
             .submitter()
-            .register_files(&[store.fd.as_raw_fd()])
+            .register_files(&[store.fd.as_fd().as_raw_fd()])
             .is_ok();
+        let identity = os::identity(ring.as_raw_fd())?;
         let places = depth as usize;
         Ok(Self {
-            ring,
+            ring: ManuallyDrop::new(ring),
+            identity,
             store: Arc::clone(store),
             registered,
             piece_len,
@@ -151,13 +156,13 @@ impl UringQueue {
         let range = piece.rest();
         *attempt = self.store.plan(op, &range);
         let len = attempt.len.min(range.len);
-        if self.lost || (!self.registered && !self.store.is_ours()) {
+        if self.lost || (!self.registered && !self.store.fd.is_ours()) {
             return self.run_piece(token);
         }
         let entry = if len == 0 {
             opcode::Nop::new().build()
         } else {
-            let number = (!self.registered).then(|| self.store.fd.as_raw_fd());
+            let number = (!self.registered).then(|| self.store.fd.as_fd().as_raw_fd());
             transfer_entry(op, number, &range, len)
         };
         let entry = entry.user_data(u64::from(token.0));
@@ -383,10 +388,16 @@ impl Drop for UringQueue {
         while self.in_flight > 0 {
             self.reap(true, &mut |_| {});
         }
+        if os::identity(self.ring.as_raw_fd()) != Ok(self.identity) {
+            // Closed, or a descriptor of the program by now: not ours to close.
+            return;
+        }
         // A ring is torn down some time after its descriptor is closed. The file must not live on
         // until then: a block device would still be in use.
-        if self.registered && !self.lost {
+        if self.registered {
             let _gone = self.ring.submitter().unregister_files();
         }
+        // SAFETY: not used again; the queue is going away.
+        unsafe { ManuallyDrop::drop(&mut self.ring) };
     }
 }
