@@ -93,7 +93,9 @@ pub struct Usage {
     pub bytes: u64,
     /// `None` on v2 before Linux 5.19.
     pub peak: Option<u64>,
-    /// How often the limit was hit.
+    /// How often the limit was hit. v1 counts that only where swap is allowed:
+    /// otherwise the limit of memory and swap together is hit first, and recent
+    /// kernels don't count those.
     pub limit_hits: u64,
     pub oom_kills: u64,
 }

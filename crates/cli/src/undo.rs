@@ -27,6 +27,7 @@ pub enum Undo {
     SwapOff(PathBuf),
     RemoveFile(PathBuf),
     RemoveZram(u32),
+    UnloadModule(String),
     /// Put a setting back to what it was.
     Restore {
         path: PathBuf,
@@ -42,6 +43,7 @@ impl fmt::Display for Undo {
             Undo::SwapOff(path) => write!(f, "turn swap off at {}", path.display()),
             Undo::RemoveFile(path) => write!(f, "remove {}", path.display()),
             Undo::RemoveZram(id) => write!(f, "remove /dev/zram{id}"),
+            Undo::UnloadModule(name) => write!(f, "unload the kernel module {name}"),
             Undo::Restore { path, value } => write!(f, "write '{value}' to {}", path.display()),
             Undo::RemoveGroup(path) => write!(f, "remove the group {}", path.display()),
         }
@@ -58,6 +60,14 @@ impl Undo {
             },
             Undo::RemoveFile(path) => gone_is_fine(fs::remove_file(path)),
             Undo::RemoveZram(id) => remove_zram(*id),
+            Undo::UnloadModule(name) => {
+                // It stays where somebody uses it by now; that is no failure.
+                Command::new("modprobe")
+                    .args(["-r", name])
+                    .stderr(Stdio::null())
+                    .status()?;
+                Ok(())
+            }
             Undo::Restore { path, value } => gone_is_fine(write_existing(path, value)),
             Undo::RemoveGroup(path) => gone_is_fine(cgroup::remove(path)),
         }

@@ -1,0 +1,164 @@
+//! What is set up in the kernel is there, and is gone afterwards. Root only:
+//! elsewhere these tests fail with a message instead of passing unseen.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hugeswap_cli::cgroup::{Group, Limits, Swap};
+use hugeswap_cli::kernel_swap::{active, chosen, Backing, KernelSwap};
+use hugeswap_cli::os;
+use hugeswap_cli::size::{Size, MIB};
+use hugeswap_cli::undo::Interrupt;
+
+/// Swap is one for the whole machine: one test at a time.
+fn root() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    assert!(
+        os::is_root(),
+        "this test needs root: run the tests with sudo"
+    );
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn size() -> Size {
+    Size::new(32 * MIB).unwrap()
+}
+
+fn limits(swap: Swap) -> Limits {
+    Limits {
+        memory: 64 * MIB,
+        swap,
+        swappiness: None,
+    }
+}
+
+#[test]
+fn group_limits_and_goes() {
+    let _one = root();
+    let group = Group::create("hugeswap-test", &limits(Swap::Unlimited)).unwrap();
+    let path = group.path().to_owned();
+    // Writes 256 MiB into a shell variable.
+    let mut command = Command::new("sh");
+    command.args([
+        "-c",
+        "x=$(head -c 268435456 /dev/zero | tr '\\0' a); echo ${#x}",
+    ]);
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    os::spawn_inside(&mut command, group.procs().unwrap());
+    let mut child = command.spawn().unwrap();
+    let mut out = String::new();
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut out)
+        .unwrap();
+    child.wait().unwrap();
+    let usage = group.usage();
+    assert!(!out.contains("268435456"), "not held by the limit");
+    assert!(usage.oom_kills >= 1, "{usage:?}");
+    assert!(usage.limit_hits >= 1, "{usage:?}");
+    if let Some(peak) = usage.peak {
+        assert!((32 * MIB..=64 * MIB).contains(&peak), "{usage:?}");
+    }
+    drop(group);
+    assert!(!path.exists());
+}
+
+#[test]
+fn group_goes_with_whoever_is_inside() {
+    let _one = root();
+    let group = Group::create("hugeswap-test-in", &limits(Swap::None)).unwrap();
+    let path = group.path().to_owned();
+    for file in ["memory.memsw.limit_in_bytes", "memory.swap.max"] {
+        if let Ok(limit) = fs::read_to_string(path.join(file)) {
+            let none = if file.contains("memsw") {
+                "67108864"
+            } else {
+                "0"
+            };
+            assert_eq!(limit.trim(), none, "{file}");
+        }
+    }
+    let mut command = Command::new("sleep");
+    command.arg("1000");
+    os::spawn_inside(&mut command, group.procs().unwrap());
+    let mut child = command.spawn().unwrap();
+    drop(group);
+    assert!(!path.exists());
+    assert!(!child.wait().unwrap().success(), "killed");
+}
+
+/// One test: signals are caught for the whole process.
+#[test]
+fn swap_comes_and_goes() {
+    let _one = root();
+    let stop = Interrupt::catch().unwrap();
+    let dir = std::env::temp_dir().join(format!("hugeswap-swap-{}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    let before = (active().unwrap(), thp_settings(), zram_devices());
+    for backing in [
+        Backing::File(dir.clone()),
+        Backing::Zram { every_size: false },
+        Backing::Zram { every_size: true },
+        Backing::Loop,
+    ] {
+        let swap = KernelSwap::set_up(&backing, size(), &stop)
+            .unwrap_or_else(|err| panic!("{backing}: {err}"));
+        let on = active().unwrap();
+        let ours = on.iter().find(|a| Path::new(&a.path) == swap.path());
+        let ours = ours.unwrap_or_else(|| panic!("{backing}: {on:?}"));
+        assert!(
+            on.iter().all(|a| a.priority <= ours.priority),
+            "{backing}: {on:?}"
+        );
+        if backing == (Backing::Zram { every_size: true }) {
+            assert!(thp_settings()
+                .iter()
+                .all(|(path, value)| { path.contains("2048kB") || value == "always" }));
+        }
+        drop(swap);
+        assert_eq!(
+            (active().unwrap(), thp_settings(), zram_devices()),
+            before,
+            "{backing}"
+        );
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "{backing}");
+    }
+    let swap = KernelSwap::set_up(&Backing::File("/proc".into()), size(), &stop);
+    assert!(swap.is_err());
+    // Interrupted in the middle: nothing is left either.
+    signal_hook::low_level::raise(signal_hook::consts::SIGTERM).unwrap();
+    let err = KernelSwap::set_up(&Backing::File(dir.clone()), size(), &stop).unwrap_err();
+    assert_eq!(err.to_string(), "interrupted");
+    fs::remove_dir(&dir).unwrap();
+    assert_eq!((active().unwrap(), thp_settings(), zram_devices()), before);
+}
+
+fn thp_settings() -> Vec<(String, String)> {
+    let dir = fs::read_dir("/sys/kernel/mm/transparent_hugepage").unwrap();
+    let mut settings: Vec<_> = dir
+        .flatten()
+        .filter_map(|entry| {
+            let path = entry.path().join("enabled");
+            let text = fs::read_to_string(&path).ok()?;
+            Some((path.display().to_string(), chosen(&text)?.to_owned()))
+        })
+        .collect();
+    settings.sort();
+    settings
+}
+
+fn zram_devices() -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir("/sys/block")
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.starts_with("zram"))
+        .collect();
+    names.sort();
+    names
+}
