@@ -1,7 +1,37 @@
-use std::process::ExitCode;
+//! `hugeswap bench TEST`: one subcommand per test.
+//!
+//! Tests that swap a program out and in are workloads of one table
+//! ([`workload`]) and share [`swap_test`]. A test of another kind has a module
+//! with its own arguments and `run`, one variant here and one line in [`run`].
+
+pub mod progress;
+pub mod report;
+pub mod swap_args;
+pub mod swap_run;
+pub mod swap_test;
 pub mod worker;
+pub mod workload;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use swap_args::SwapArgs;
+
 #[derive(clap::Args, Debug)]
-pub struct BenchArgs {}
-pub fn run(_: BenchArgs) -> ExitCode {
-    ExitCode::FAILURE
+pub struct BenchArgs {
+    #[command(subcommand)]
+    pub test: Test,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Test {
+    /// Write a large range from begin to end, several rounds, and verify it
+    SwapWSeq(SwapArgs),
+}
+
+pub fn run(args: BenchArgs) -> ExitCode {
+    match args.test {
+        Test::SwapWSeq(args) => swap_test::run(&workload::SWAP_W_SEQ, &args),
+    }
 }

@@ -1,0 +1,49 @@
+//! One line on standard error that says what is being done, where that is a
+//! terminal.
+
+use std::io::{IsTerminal, Write};
+use std::time::Instant;
+
+pub struct Progress {
+    shown: bool,
+    terminal: bool,
+    start: Instant,
+}
+
+impl Progress {
+    pub fn new() -> Progress {
+        Progress {
+            shown: false,
+            terminal: std::io::stderr().is_terminal(),
+            start: Instant::now(),
+        }
+    }
+
+    pub fn show(&mut self, text: &str) {
+        if self.terminal {
+            let seconds = self.start.elapsed().as_secs();
+            // A terminal that is gone is no reason to stop measuring.
+            let _ = write!(std::io::stderr(), "\r\x1b[K{text}, {seconds} s");
+            self.shown = true;
+        }
+    }
+
+    /// Before anything else is printed.
+    pub fn clear(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+impl Default for Progress {
+    fn default() -> Progress {
+        Progress::new()
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

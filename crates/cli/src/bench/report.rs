@@ -1,0 +1,237 @@
+//! Medians, and a table of them.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::swap_run::Figures;
+
+/// One contestant's runs.
+#[derive(Debug, Serialize)]
+pub struct Column {
+    pub name: String,
+    pub median: Median,
+    /// hugeswap's rate divided by this one's; none for hugeswap itself.
+    pub ratio: Option<Ratio>,
+    pub runs: Vec<Figures>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Median {
+    pub first_rate: f64,
+    pub later_rate: Option<f64>,
+    pub swap_in_rate: Option<f64>,
+    pub swap_out_rate: Option<f64>,
+    pub huge_share: f64,
+    pub minor_faults: f64,
+    pub major_faults: f64,
+    pub peak_bytes: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Ratio {
+    pub first: f64,
+    pub later: Option<f64>,
+}
+
+/// Of an even number the mean of the middle two. `None` for none at all.
+pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        len if len % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
+}
+
+impl Median {
+    pub fn of(runs: &[Figures]) -> Median {
+        let all = |get: fn(&Figures) -> f64| median(runs.iter().map(get)).unwrap_or(0.0);
+        let some = |get: fn(&Figures) -> Option<f64>| median(runs.iter().filter_map(get));
+        Median {
+            first_rate: all(|run| run.first_rate),
+            later_rate: some(|run| run.later_rate),
+            swap_in_rate: some(|run| run.swap_in_rate),
+            swap_out_rate: some(|run| run.swap_out_rate),
+            huge_share: all(|run| run.huge_share),
+            minor_faults: all(|run| run.minor_faults as f64),
+            major_faults: all(|run| run.major_faults as f64),
+            peak_bytes: some(|run| run.peak_bytes.map(|bytes| bytes as f64)),
+        }
+    }
+}
+
+/// The first column is hugeswap's where it took part.
+pub fn columns(contestants: Vec<(String, Vec<Figures>)>, hugeswap: Option<&str>) -> Vec<Column> {
+    let mut columns: Vec<Column> = contestants
+        .into_iter()
+        .map(|(name, runs)| Column {
+            name,
+            median: Median::of(&runs),
+            ratio: None,
+            runs,
+        })
+        .collect();
+    let ours = columns
+        .iter()
+        .find(|column| Some(column.name.as_str()) == hugeswap);
+    if let Some(ours) = ours.map(|column| column.median.clone()) {
+        for column in &mut columns {
+            if Some(column.name.as_str()) != hugeswap {
+                column.ratio = Some(Ratio {
+                    first: ours.first_rate / column.median.first_rate,
+                    later: ours
+                        .later_rate
+                        .zip(column.median.later_rate)
+                        .map(|(ours, theirs)| ours / theirs),
+                });
+            }
+        }
+    }
+    columns
+}
+
+pub fn table(columns: &[Column]) -> String {
+    type Cell = fn(&Column) -> Option<String>;
+    let rows: [(&str, Cell); 10] = [
+        ("first round, GB/s", |c| {
+            Some(gigabytes(c.median.first_rate))
+        }),
+        ("later rounds, GB/s", |c| c.median.later_rate.map(gigabytes)),
+        ("hugeswap is faster, first", |c| {
+            c.ratio.map(|r| times(r.first))
+        }),
+        ("hugeswap is faster, later", |c| {
+            c.ratio.and_then(|r| r.later).map(times)
+        }),
+        ("swap-in, GB/s", |c| c.median.swap_in_rate.map(gigabytes)),
+        ("swap-out, GB/s", |c| c.median.swap_out_rate.map(gigabytes)),
+        ("huge pages kept", |c| {
+            Some(format!("{:.0} %", c.median.huge_share * 100.0))
+        }),
+        ("minor faults", |c| {
+            Some(format!("{:.0}", c.median.minor_faults))
+        }),
+        ("major faults", |c| {
+            Some(format!("{:.0}", c.median.major_faults))
+        }),
+        ("peak of the group, MiB", |c| {
+            c.median.peak_bytes.map(mebibytes)
+        }),
+    ];
+    let mut lines = vec![vec![String::new()]];
+    lines[0].extend(columns.iter().map(|column| column.name.clone()));
+    for (name, cell) in rows {
+        let cells: Vec<_> = columns.iter().map(cell).collect();
+        if cells.iter().any(Option::is_some) {
+            let mut line = vec![name.to_owned()];
+            line.extend(
+                cells
+                    .into_iter()
+                    .map(|cell| cell.unwrap_or_else(|| "-".to_owned())),
+            );
+            lines.push(line);
+        }
+    }
+    align(&lines)
+}
+
+/// The first column to the left, the others to the right.
+pub fn align(lines: &[Vec<String>]) -> String {
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns)
+        .map(|i| {
+            lines
+                .iter()
+                .filter_map(|l| l.get(i))
+                .map(|c| c.chars().count())
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    let mut out = String::new();
+    for line in lines {
+        for (i, (cell, width)) in line.iter().zip(&widths).enumerate() {
+            // Writing to a String can't fail.
+            let _ = if i == 0 {
+                write!(out, "{cell:<width$}")
+            } else {
+                write!(out, "  {cell:>width$}")
+            };
+        }
+        out.truncate(out.trim_end().len());
+        out.push('\n');
+    }
+    out
+}
+
+fn gigabytes(rate: f64) -> String {
+    format!("{:.2}", rate / 1e9)
+}
+
+fn times(ratio: f64) -> String {
+    format!("{ratio:.1} x")
+}
+
+fn mebibytes(bytes: f64) -> String {
+    format!("{:.0}", bytes / (1 << 20) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median([]), None);
+        assert_eq!(median([3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median([4.0, 1.0]), Some(2.5));
+    }
+
+    fn run(rate: f64) -> Figures {
+        Figures {
+            first_rate: rate,
+            later_rate: Some(2.0 * rate),
+            swap_in_rate: None,
+            swap_out_rate: Some(rate),
+            huge_share: 0.5,
+            minor_faults: 1,
+            major_faults: 2,
+            peak_bytes: Some(512 << 20),
+            seconds: 1.0,
+            rounds: Vec::new(),
+            stats: None,
+        }
+    }
+
+    #[test]
+    fn a_table() {
+        let contestants = vec![
+            ("hugeswap".to_owned(), vec![run(4e9), run(5e9), run(6e9)]),
+            ("zram".to_owned(), vec![run(0.5e9)]),
+        ];
+        let columns = columns(contestants, Some("hugeswap"));
+        assert_eq!(columns[0].ratio, None);
+        assert_eq!(
+            columns[1].ratio,
+            Some(Ratio {
+                first: 10.0,
+                later: Some(10.0)
+            })
+        );
+        let expected = "                           hugeswap    zram
+first round, GB/s              5.00    0.50
+later rounds, GB/s            10.00    1.00
+hugeswap is faster, first         -  10.0 x
+hugeswap is faster, later         -  10.0 x
+swap-out, GB/s                 5.00    0.50
+huge pages kept                50 %    50 %
+minor faults                      1       1
+major faults                      2       2
+peak of the group, MiB          512     512
+";
+        assert_eq!(table(&columns), expected);
+    }
+}

@@ -1,0 +1,288 @@
+//! The arguments of the swap tests, and the plan they make.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+
+use crate::kernel_swap::Backing;
+use crate::size::{Size, MIB};
+use crate::swap_spec::{self, SpecError, SwapSpec, Target};
+
+#[derive(clap::Args, Debug, Clone)]
+pub struct SwapArgs {
+    /// How many processes share the work and the memory
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub processes: u32,
+
+    /// How often each process goes over its range; the first time fills it
+    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    pub rounds: u64,
+
+    /// Data in all, divided among the processes [default: twice --memory]
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<Size>,
+
+    /// Memory in all
+    #[arg(long, value_name = "SIZE", default_value = "512M")]
+    pub memory: Size,
+
+    /// Where to swap: a directory, a file, a block device, or 'ram' [default: a directory on a disk]
+    #[arg(long, value_name = "SPEC", value_parser = swap_spec::parser())]
+    pub swap: Option<SwapSpec>,
+
+    /// Compare with the kernel's own swap; 'kernel' takes what fits --swap
+    #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
+    pub against: Vec<Against>,
+
+    /// Measure one side only
+    #[arg(long, value_enum, value_name = "SIDE")]
+    pub only: Option<Side>,
+
+    /// How often each side is measured, in turn; medians are shown
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+
+    /// Write every figure of every run to this file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Against {
+    /// A swap file for a directory, zram for 'ram'
+    Kernel,
+    /// A swap file in the same directory
+    File,
+    /// Compressed memory, lz4
+    Zram,
+    /// The same with every multi-size huge page on
+    ZramMthp,
+    /// A loop device on tmpfs
+    Loop,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Side {
+    Hugeswap,
+    Kernel,
+}
+
+/// Checked arguments.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub processes: u32,
+    pub rounds: u64,
+    /// Per process.
+    pub share: Size,
+    pub memory: Size,
+    pub swap: SwapSpec,
+    pub contestants: Vec<Contestant>,
+    pub runs: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Contestant {
+    Hugeswap,
+    Kernel(Backing),
+}
+
+impl fmt::Display for Contestant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Contestant::Hugeswap => f.write_str("hugeswap"),
+            Contestant::Kernel(backing) => backing.fmt(f),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub enum PlanError {
+    Spec(SpecError),
+    /// Less than a page for each process.
+    SizeTooSmall {
+        size: Size,
+        processes: u32,
+    },
+    FileOnRam,
+    /// Below this not even the worker's code and page tables fit.
+    MemoryTooSmall(Size),
+}
+
+const LEAST_MEMORY: u64 = 16 * MIB;
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PlanError::Spec(err) => err.fmt(f),
+            PlanError::SizeTooSmall { size, processes } => write!(
+                f,
+                "--size {size} leaves less than 2 MiB for each of {processes} processes: give more"
+            ),
+            PlanError::FileOnRam => write!(
+                f,
+                "--against file needs a directory: say which with --swap DIRECTORY"
+            ),
+            PlanError::MemoryTooSmall(size) => {
+                write!(
+                    f,
+                    "--memory {size} is too little to run anything: give 16M or more"
+                )
+            }
+        }
+    }
+}
+
+impl From<SpecError> for PlanError {
+    fn from(err: SpecError) -> PlanError {
+        PlanError::Spec(err)
+    }
+}
+
+impl SwapArgs {
+    pub fn plan(&self) -> Result<Plan, PlanError> {
+        if self.memory.bytes() < LEAST_MEMORY {
+            return Err(PlanError::MemoryTooSmall(self.memory));
+        }
+        let size = match self.size {
+            Some(size) => size,
+            None => Size::new(self.memory.bytes().saturating_mul(2)).unwrap_or(self.memory),
+        };
+        let share = size.bytes() / u64::from(self.processes) / (2 * MIB) * (2 * MIB);
+        let share = Size::new(share).ok_or(PlanError::SizeTooSmall {
+            size,
+            processes: self.processes,
+        })?;
+        let swap = match &self.swap {
+            Some(swap) => swap.clone(),
+            None => SwapSpec::Path(swap_spec::default_directory()?),
+        };
+        let target = swap.resolve()?;
+        let mut contestants = Vec::new();
+        if self.only != Some(Side::Kernel) {
+            contestants.push(Contestant::Hugeswap);
+        }
+        if self.only != Some(Side::Hugeswap) {
+            let mut against = self.against.clone();
+            if against.is_empty() && self.only == Some(Side::Kernel) {
+                against.push(Against::Kernel);
+            }
+            for against in against {
+                for backing in backings(against, &target)? {
+                    let contestant = Contestant::Kernel(backing);
+                    if !contestants.contains(&contestant) {
+                        contestants.push(contestant);
+                    }
+                }
+            }
+        }
+        Ok(Plan {
+            processes: self.processes,
+            rounds: self.rounds,
+            share,
+            memory: self.memory,
+            swap,
+            contestants,
+            runs: self.runs,
+        })
+    }
+}
+
+fn backings(against: Against, target: &Target) -> Result<Vec<Backing>, PlanError> {
+    let zram = Backing::Zram { every_size: false };
+    let zram_mthp = Backing::Zram { every_size: true };
+    Ok(match (against, target) {
+        (Against::Zram, _) => vec![zram],
+        (Against::ZramMthp, _) => vec![zram_mthp],
+        (Against::Loop, _) => vec![Backing::Loop],
+        (Against::Kernel, Target::Ram) => vec![zram, zram_mthp],
+        (Against::File, Target::Ram) => return Err(PlanError::FileOnRam),
+        (_, Target::Directory(dir)) => vec![Backing::File(dir.clone())],
+        (_, Target::File(file)) => {
+            let parent = file.parent().filter(|dir| !dir.as_os_str().is_empty());
+            vec![Backing::File(parent.unwrap_or(Path::new(".")).to_owned())]
+        }
+        (_, Target::BlockDevice(path)) => vec![Backing::BlockDevice(path.clone())],
+    })
+}
+
+impl Plan {
+    /// Data of all processes.
+    pub fn data(&self) -> Size {
+        // Can't overflow: it is at most the size that was given.
+        Size::new(self.share.bytes() * u64::from(self.processes)).unwrap_or(self.share)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: SwapArgs,
+    }
+
+    fn plan(line: &str) -> Result<Plan, PlanError> {
+        let words = std::iter::once("x").chain(line.split_whitespace());
+        Line::parse_from(words).args.plan()
+    }
+
+    #[test]
+    fn defaults() {
+        let plan = plan("--swap /").unwrap();
+        assert_eq!(plan.data().to_string(), "1G");
+        assert_eq!(plan.contestants, [Contestant::Hugeswap]);
+    }
+
+    #[test]
+    fn the_kernel_side_fits_the_swap() {
+        let names = |line: &str| {
+            let plan = plan(line).unwrap();
+            plan.contestants
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            names("--swap / --against kernel"),
+            ["hugeswap", "swap file"]
+        );
+        assert_eq!(
+            names("--swap / --against kernel,file"),
+            ["hugeswap", "swap file"]
+        );
+        assert_eq!(
+            names("--swap ram --against kernel,loop"),
+            [
+                "hugeswap",
+                "zram lz4",
+                "zram lz4, all mTHP",
+                "loop on tmpfs"
+            ]
+        );
+        assert_eq!(names("--swap / --only kernel"), ["swap file"]);
+        assert_eq!(
+            names("--swap / --only hugeswap --against kernel"),
+            ["hugeswap"]
+        );
+    }
+
+    #[test]
+    fn refused() {
+        let message = |line: &str| plan(line).unwrap_err().to_string();
+        assert!(message("--swap ram --against file").contains("--swap DIRECTORY"));
+        assert!(message("--swap / --size 8M --processes 5").contains("5 processes"));
+        assert!(message("--swap / --memory 1M").contains("16M"));
+        assert!(message("--swap /nowhere/at/all").contains("mkdir"));
+    }
+
+    #[test]
+    fn data_is_divided() {
+        let plan = plan("--swap / --size 64M --processes 3").unwrap();
+        assert_eq!(plan.share.to_string(), "20M");
+        assert_eq!(plan.data().to_string(), "60M");
+    }
+}
