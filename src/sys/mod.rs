@@ -1,0 +1,3 @@
+//! The contract with the kernel.
+
+pub mod probe;
