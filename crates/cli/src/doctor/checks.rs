@@ -1,0 +1,419 @@
+//! The checks, each of one thing, in the order in which they matter.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hugeswap::sys::probe::{self, Faults, Features, Limit};
+
+use super::{Check, Verdict};
+use crate::cgroup::{self, Own};
+use crate::os;
+use crate::size::{Size, MIB};
+use crate::swap_spec::{self, SwapSpec, Target};
+
+pub fn all(swap: Option<&SwapSpec>) -> Vec<Check> {
+    let by_syscall = probe::userfaultfd_by_syscall(Faults::All).map(drop);
+    let by_device = probe::userfaultfd_by_device().map(drop);
+    let features = probe::userfaultfd().and_then(|(fd, _)| probe::features(&fd));
+    let available = features.as_ref().copied().unwrap_or_default();
+    let mut checks = vec![kernel()];
+    checks.extend(userfaultfd(
+        by_syscall,
+        by_device,
+        probe::userfaultfd_by_syscall(Faults::UserMode).is_ok(),
+        probe::unprivileged_userfaultfd(),
+    ));
+    // Without any userfaultfd the following would only repeat that.
+    if features.is_ok() {
+        checks.push(whole_moves(available));
+        checks.push(write_protection(available));
+    }
+    checks.push(huge_pages(probe::thp()));
+    checks.push(io_uring(probe::io_uring(), probe::io_uring_disabled()));
+    checks.push(swap_place(swap));
+    checks.push(filter(probe::seccomp()));
+    checks.push(memory_group());
+    checks.push(address_space());
+    checks.push(locked_memory());
+    checks
+}
+
+fn kernel() -> Check {
+    let name = "kernel";
+    match probe::kernel() {
+        Ok(kernel) => {
+            let found = format!("Linux {}", kernel.release);
+            if (kernel.major, kernel.minor) < (4, 11) {
+                Check::new(name, Verdict::Missing, found)
+                    .so("faults of private memory can't be served in user space before 4.11")
+                    .mend("install Linux 6.8 or later and reboot")
+            } else {
+                Check::ok(name, found)
+            }
+        }
+        Err(err) => Check::new(name, Verdict::Note, format!("/proc is not readable: {err}")),
+    }
+}
+
+const ALLOW_DEVICE: &str = "sudo setfacl -m u:$USER:rw /dev/userfaultfd";
+const ALLOW_SYSCTL: &str = "sudo sysctl -w vm.unprivileged_userfaultfd=1";
+
+/// The two ways to get one, and what they give together.
+fn userfaultfd(
+    by_syscall: io::Result<()>,
+    by_device: io::Result<()>,
+    user_mode: bool,
+    sysctl: Option<bool>,
+) -> Vec<Check> {
+    let all_faults = by_syscall.is_ok() || by_device.is_ok();
+    // One closed way is only worth knowing while the other is open.
+    let way = |name, result: &io::Result<()>| match result {
+        Ok(()) => Check::ok(name, "allowed"),
+        Err(err) => Check::new(name, Verdict::Note, why(err)),
+    };
+    let mut checks = vec![
+        way("userfaultfd, system call", &by_syscall),
+        Check::new(
+            "userfaultfd, sysctl",
+            Verdict::Note,
+            match sysctl {
+                Some(on) => format!("vm.unprivileged_userfaultfd = {}", u8::from(on)),
+                None => "there is no vm.unprivileged_userfaultfd".to_owned(),
+            },
+        ),
+        way("userfaultfd, device", &by_device),
+    ];
+    let name = "faults in system calls";
+    let mend = match &by_device {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => ALLOW_SYSCTL,
+        _ => ALLOW_DEVICE,
+    };
+    checks.push(if all_faults {
+        Check::ok(name, "served")
+    } else if user_mode {
+        Check::new(name, Verdict::Missing, "this user may only serve faults of the program itself")
+            .so("system calls into swapped memory would fail; 'run' refuses without --user-mode-only")
+            .mend(mend)
+    } else if by_syscall.is_err_and(|err| err.raw_os_error() == Some(libc::ENOSYS)) {
+        Check::new(name, Verdict::Missing, "this kernel has no userfaultfd, or a filter hides it")
+            .so("nothing can be swapped in user space")
+            .mend("in a container: docker run --device /dev/userfaultfd --security-opt seccomp=unconfined; \
+                   else a kernel with CONFIG_USERFAULTFD")
+    } else {
+        Check::new(name, Verdict::Missing, "userfaultfd is forbidden")
+            .so("nothing can be swapped in user space")
+            .mend(mend)
+    });
+    checks
+}
+
+fn why(err: &io::Error) -> String {
+    match err.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => "not permitted for this user".to_owned(),
+        Some(libc::ENOENT) => "not there (it came with Linux 6.1)".to_owned(),
+        Some(libc::ENOSYS) => "not there, or hidden by a filter".to_owned(),
+        _ => err.to_string(),
+    }
+}
+
+fn whole_moves(available: Features) -> Check {
+    let name = "UFFDIO_MOVE";
+    if !available.has(Features::MOVE) {
+        return Check::new(name, Verdict::Limited, "not there (it came with Linux 6.8)")
+            .so("pages are copied one by one instead of moved as a whole: much slower")
+            .mend("install Linux 6.8 or later and reboot");
+    }
+    match probe::userfaultfd().and_then(|(fd, _)| probe::move_huge_page(&fd)) {
+        Ok(probe) if probe.whole => Check::ok(
+            name,
+            format!("moves 2 MiB as a whole in {}", short(probe.time)),
+        ),
+        // Without a huge page to try it on; the next check says why.
+        Ok(probe) if !probe.huge => Check::new(
+            name,
+            Verdict::Note,
+            format!(
+                "moves 512 single pages in {}; no huge page was to be had",
+                short(probe.time)
+            ),
+        ),
+        Ok(probe) => Check::new(
+            name,
+            Verdict::Limited,
+            format!("splits a huge page and moves it in {}", short(probe.time)),
+        )
+        .so("pages are swapped one by one: much slower"),
+        Err(err) => Check::new(name, Verdict::Limited, format!("a real one failed: {err}"))
+            .so("pages are copied one by one instead of moved as a whole: much slower"),
+    }
+}
+
+fn write_protection(available: Features) -> Check {
+    let name = "write protection";
+    if available.has(Features::WRITE_PROTECT) {
+        let how = if available.has(Features::WP_ASYNC) {
+            ", also asynchronous"
+        } else {
+            ""
+        };
+        Check::ok(name, format!("allowed{how}"))
+    } else {
+        Check::new(name, Verdict::Note, "not there (it came with Linux 5.7)")
+            .so("pages that were not changed are written again when they leave")
+    }
+}
+
+fn huge_pages(thp: Option<probe::Thp>) -> Check {
+    let name = "huge pages";
+    let consequence = "no huge pages: everything is swapped in pages of 4 KiB, much slower";
+    match thp {
+        None => Check::new(
+            name,
+            Verdict::Limited,
+            "this kernel has no transparent huge pages",
+        )
+        .so(consequence)
+        .mend("use a kernel with CONFIG_TRANSPARENT_HUGEPAGE"),
+        Some(thp) => {
+            let found = format!("enabled = {}, defrag = {}", thp.enabled, thp.defrag);
+            if thp.enabled == "never" {
+                Check::new(name, Verdict::Limited, found)
+                    .so(consequence)
+                    .mend("echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled")
+            } else if matches!(thp.defrag.as_str(), "never" | "defer") {
+                Check::new(name, Verdict::Limited, found)
+                    .so("on fragmented memory huge pages are not made when they are needed")
+                    .mend("echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/defrag")
+            } else {
+                Check::ok(name, found)
+            }
+        }
+    }
+}
+
+fn io_uring(result: io::Result<()>, sysctl: Option<u32>) -> Check {
+    let name = "io_uring";
+    let Err(err) = result else {
+        return Check::ok(name, "allowed");
+    };
+    let found = match sysctl {
+        Some(value) if value > 0 => format!("forbidden by kernel.io_uring_disabled = {value}"),
+        _ => why(&err),
+    };
+    let check = Check::new(name, Verdict::Limited, found)
+        .so("swap is read and written with pread and pwrite: fewer requests in flight");
+    match sysctl {
+        Some(value) if value > 0 => check.mend("sudo sysctl -w kernel.io_uring_disabled=0"),
+        _ => check.mend("in a container: docker run --security-opt seccomp=unconfined"),
+    }
+}
+
+fn swap_place(swap: Option<&SwapSpec>) -> Check {
+    let name = "swap";
+    let missing = |found: String| {
+        Check::new(name, Verdict::Missing, found)
+            .so("there is nowhere to swap to")
+            .mend("hugeswap run --swap DIRECTORY, with a directory on a disk")
+    };
+    let target = match swap {
+        Some(spec) => spec.resolve(),
+        None => swap_spec::default_directory().map(Target::Directory),
+    };
+    match target {
+        Err(err) => missing(err.to_string()),
+        Ok(Target::Ram) => Check::ok(name, "memory stands in for a device"),
+        Ok(Target::Directory(dir)) => directory(name, &dir, missing),
+        // The file's contents are not ours to overwrite for a test.
+        Ok(Target::File(file)) => {
+            let parent = file.parent().filter(|dir| !dir.as_os_str().is_empty());
+            directory(
+                name,
+                &parent.map_or_else(|| PathBuf::from("."), Path::to_owned),
+                missing,
+            )
+        }
+        Ok(Target::BlockDevice(device)) => match probe::direct_io_device(&device) {
+            Ok(time) => Check::ok(
+                name,
+                format!(
+                    "{} allows O_DIRECT: 4 KiB read in {}",
+                    device.display(),
+                    short(time)
+                ),
+            ),
+            Err(err) => missing(format!("{}: {err}", device.display())),
+        },
+    }
+}
+
+fn directory(name: &'static str, dir: &Path, missing: impl Fn(String) -> Check) -> Check {
+    let shown = dir.display();
+    match probe::direct_io(dir) {
+        Ok(_) if matches!(os::is_memory_backed(dir), Ok(true)) => {
+            Check::new(name, Verdict::Limited, format!("{shown} is memory"))
+                .so("swapping out frees nothing")
+                .mend("hugeswap run --swap DIRECTORY, with a directory on a disk")
+        }
+        Ok(time) => {
+            let free = os::free_bytes(dir).unwrap_or(0);
+            let room = Size::new(free).map_or_else(|| "0".to_owned(), |size| size.to_string());
+            Check::ok(
+                name,
+                format!(
+                    "{shown} allows O_DIRECT: 2 MiB out and back in {}, {room} free",
+                    short(time)
+                ),
+            )
+        }
+        Err(err) if err.kind() == io::ErrorKind::InvalidInput => Check::new(
+            name,
+            Verdict::Limited,
+            format!("{shown} does not allow O_DIRECT"),
+        )
+        .so("swap goes through the page cache, which takes memory and time")
+        .mend("hugeswap run --swap DIRECTORY, with a directory on ext4 or xfs"),
+        Err(err) => missing(format!("{shown}: {err}")),
+    }
+}
+
+fn filter(mode: Option<u32>) -> Check {
+    let name = "seccomp";
+    match mode {
+        None => Check::new(name, Verdict::Note, "unknown"),
+        Some(0) => Check::ok(name, "no filter"),
+        Some(_) => Check::new(
+            name,
+            Verdict::Note,
+            "a filter is on; what it forbids shows above",
+        ),
+    }
+}
+
+fn memory_group() -> Check {
+    let name = "memory group";
+    match Own::find() {
+        Err(cgroup::Error::NotMounted) => Check::new(name, Verdict::Note, "none is mounted")
+            .so("'bench --against kernel' can't set the same limit"),
+        Err(err) => Check::new(name, Verdict::Note, err.to_string()),
+        Ok(own) => match own.limit().and_then(Size::new) {
+            None => Check::ok(name, format!("{}, no limit", own.version)),
+            Some(limit) => {
+                let check = Check::new(name, Verdict::Note, format!("{}, {limit}", own.version));
+                match Size::new(limit.bytes().saturating_sub(64 * MIB)) {
+                    Some(most) => check.so(format!("give 'run' at most --memory {most}")),
+                    None => check.so("too little for 'run'"),
+                }
+            }
+        },
+    }
+}
+
+fn address_space() -> Check {
+    let name = "address space";
+    match probe::limit(Limit::AddressSpace) {
+        Ok(None) => Check::ok(name, "no limit"),
+        Ok(Some(limit)) => Check::new(name, Verdict::Limited, format!("{} MiB", limit / MIB))
+            .so("the program and the staging ranges must fit in it together")
+            .mend("ulimit -v unlimited"),
+        Err(err) => Check::new(name, Verdict::Note, err.to_string()),
+    }
+}
+
+fn locked_memory() -> Check {
+    let name = "locked memory";
+    match probe::limit(Limit::LockedMemory) {
+        Ok(None) => Check::ok(name, "no limit"),
+        Ok(Some(limit)) => Check::new(name, Verdict::Note, format!("{} MiB", limit / MIB)),
+        Err(err) => Check::new(name, Verdict::Note, err.to_string()),
+    }
+}
+
+fn short(time: Duration) -> String {
+    let micros = time.as_nanos() as f64 / 1000.0;
+    if micros < 1000.0 {
+        format!("{micros:.1} µs")
+    } else {
+        format!("{:.1} ms", micros / 1000.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn errno(code: i32) -> io::Result<()> {
+        Err(io::Error::from_raw_os_error(code))
+    }
+
+    fn verdict(checks: &[Check]) -> Verdict {
+        checks.iter().map(|check| check.verdict).max().unwrap()
+    }
+
+    fn mend(checks: &[Check]) -> &str {
+        checks
+            .iter()
+            .find_map(|check| check.mend.as_deref())
+            .unwrap()
+    }
+
+    #[test]
+    fn one_way_to_userfaultfd_is_enough() {
+        let eperm = || errno(libc::EPERM);
+        assert!(
+            verdict(&userfaultfd(Ok(()), errno(libc::ENOENT), true, Some(false)))
+                < Verdict::Limited
+        );
+        assert!(verdict(&userfaultfd(eperm(), Ok(()), true, Some(false))) < Verdict::Limited);
+    }
+
+    #[test]
+    fn the_command_that_mends_fits() {
+        let (eperm, eacces) = (|| errno(libc::EPERM), || errno(libc::EACCES));
+        let checks = userfaultfd(eperm(), eacces(), true, Some(false));
+        assert_eq!(
+            (verdict(&checks), mend(&checks)),
+            (Verdict::Missing, ALLOW_DEVICE)
+        );
+        let checks = userfaultfd(eperm(), errno(libc::ENOENT), true, Some(false));
+        assert_eq!(mend(&checks), ALLOW_SYSCTL);
+        let checks = userfaultfd(errno(libc::ENOSYS), eacces(), false, None);
+        assert!(mend(&checks).contains("CONFIG_USERFAULTFD"));
+    }
+
+    #[test]
+    fn io_uring_forbidden() {
+        assert_eq!(io_uring(Ok(()), None).verdict, Verdict::Ok);
+        let check = io_uring(errno(libc::EPERM), Some(2));
+        assert!(check.mend.unwrap().contains("kernel.io_uring_disabled=0"));
+        assert!(io_uring(errno(libc::EPERM), Some(0))
+            .mend
+            .unwrap()
+            .contains("seccomp"));
+    }
+
+    #[test]
+    fn settings_of_huge_pages() {
+        let thp = |enabled: &str, defrag: &str| {
+            let thp = probe::Thp {
+                enabled: enabled.into(),
+                defrag: defrag.into(),
+            };
+            huge_pages(Some(thp)).verdict
+        };
+        assert_eq!(thp("madvise", "madvise"), Verdict::Ok);
+        assert_eq!(thp("always", "never"), Verdict::Limited);
+        assert_eq!(thp("never", "madvise"), Verdict::Limited);
+        assert_eq!(huge_pages(None).verdict, Verdict::Limited);
+    }
+
+    #[test]
+    fn swap_on_memory() {
+        let shm = SwapSpec::Path("/dev/shm".into());
+        if os::is_memory_backed(Path::new("/dev/shm")).unwrap() {
+            assert_eq!(swap_place(Some(&shm)).verdict, Verdict::Limited);
+        }
+        let nowhere = SwapSpec::Path("/nowhere/at/all".into());
+        assert_eq!(swap_place(Some(&nowhere)).verdict, Verdict::Missing);
+    }
+}
