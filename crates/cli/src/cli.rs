@@ -1,7 +1,9 @@
 //! The command line's grammar.
 
+use std::ffi::OsString;
+
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::bench::worker::WorkerArgs;
 use crate::bench::BenchArgs;
@@ -25,7 +27,7 @@ pub struct Cli {
 pub enum Command {
     /// Run a program with a limit on its memory; the rest goes to swap
     Run(RunArgs),
-    /// Say what this kernel, user and container allow, and mend what is missing
+    /// Say what this kernel, user and container allow, what follows, and what mends it
     Doctor(DoctorArgs),
     /// Measure, also against the kernel's own swap
     Bench(BenchArgs),
@@ -45,10 +47,11 @@ pub enum Command {
 
 /// A usage error in one line: what is wrong, clap's hint if it has one, and
 /// where to read on.
-pub fn one_line(err: &clap::Error) -> String {
+pub fn one_line(err: &clap::Error, args: &[OsString]) -> String {
     let text = err.render().to_string();
     let mut parts = Vec::new();
-    let mut help = String::from("hugeswap --help");
+    let command = command_of(args);
+    let mut help = format!("{command} --help");
     for paragraph in text.split("\n\n") {
         let words = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
         if let Some(message) = words.strip_prefix("error: ") {
@@ -60,7 +63,7 @@ pub fn one_line(err: &clap::Error) -> String {
             parts.push(tips.split(" tip: ").next().unwrap_or(tips).to_owned());
         }
     }
-    let what = match own_words(err) {
+    let what = match own_words(err, &command) {
         Some(what) => what,
         None => parts.join("; "),
     };
@@ -68,9 +71,14 @@ pub fn one_line(err: &clap::Error) -> String {
 }
 
 /// Where clap's words are longer or vaguer than they need be.
-fn own_words(err: &clap::Error) -> Option<String> {
+fn own_words(err: &clap::Error, command: &str) -> Option<String> {
     match err.kind() {
-        ErrorKind::MissingSubcommand => Some("say what to do: run, doctor or bench".to_owned()),
+        ErrorKind::MissingSubcommand if command == "hugeswap" => {
+            Some("say what to do: run, doctor or bench".to_owned())
+        }
+        ErrorKind::MissingSubcommand => {
+            Some("say which test, as in 'hugeswap bench swap-w-seq'".to_owned())
+        }
         ErrorKind::MissingRequiredArgument => match err.get(ContextKind::InvalidArg) {
             Some(ContextValue::Strings(missing))
                 if missing.iter().any(|arg| arg.starts_with("<PROGRAM>")) =>
@@ -88,6 +96,21 @@ fn own_words(err: &clap::Error) -> Option<String> {
     }
 }
 
+/// The command with its subcommands, as far as `args` name them: not all of
+/// clap's errors do.
+fn command_of(args: &[OsString]) -> String {
+    let mut command = Cli::command();
+    let mut name = String::from("hugeswap");
+    for arg in args {
+        let Some(next) = command.find_subcommand(arg) else {
+            break;
+        };
+        name = format!("{name} {}", next.get_name());
+        command = next.clone();
+    }
+    name
+}
+
 /// "hugeswap run [OPTIONS] <PROGRAM>" -> "hugeswap run --help"
 fn help_of(usage: &str) -> String {
     let command: Vec<&str> = usage
@@ -100,7 +123,6 @@ fn help_of(usage: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn grammar_is_consistent() {

@@ -55,7 +55,8 @@ fn usage(err: &clap::Error) -> ExitCode {
         let _ = err.print();
         return ExitCode::SUCCESS;
     }
-    eprintln!("{}", cli::one_line(err));
+    let args: Vec<_> = std::env::args_os().skip(1).collect();
+    eprintln!("{}", cli::one_line(err, &args));
     ExitCode::from(USAGE)
 }
 

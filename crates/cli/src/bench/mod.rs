@@ -19,6 +19,7 @@ use clap::Subcommand;
 use swap_args::SwapArgs;
 
 #[derive(clap::Args, Debug)]
+#[command(subcommand_required = true, arg_required_else_help = false)]
 pub struct BenchArgs {
     #[command(subcommand)]
     pub test: Test,

@@ -56,7 +56,8 @@ fn kernel() -> Check {
     }
 }
 
-const ALLOW_DEVICE: &str = "sudo setfacl -m u:$USER:rw /dev/userfaultfd";
+/// Until the next boot; for good by a udev rule.
+const ALLOW_DEVICE: &str = "sudo chown $USER /dev/userfaultfd";
 const ALLOW_SYSCTL: &str = "sudo sysctl -w vm.unprivileged_userfaultfd=1";
 
 /// The two ways to get one, and what they give together.

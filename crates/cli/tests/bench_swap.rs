@@ -1,0 +1,144 @@
+//! The swap benchmark's kernel side on a small size, and that it leaves
+//! nothing behind however it ends. Needs root, and says so.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use hugeswap_cli::{kernel_swap, os};
+
+/// Swap is one for the whole machine: one test at a time.
+fn root() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    assert!(
+        os::is_root(),
+        "this test needs root: run the tests with sudo"
+    );
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A directory on a disk, removed if it is empty.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Dir {
+        let path = Path::new("/var/tmp").join(format!("hugeswap-{name}-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Dir(path)
+    }
+
+    fn is_empty(&self) -> bool {
+        fs::read_dir(&self.0).unwrap().next().is_none()
+    }
+
+    fn swap_is_on(&self) -> bool {
+        let prefix = self.0.to_str().unwrap();
+        kernel_swap::active()
+            .unwrap()
+            .iter()
+            .any(|swap| swap.path.starts_with(prefix))
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        // Fails if something was left behind: that is for the test to say.
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+fn bench(dir: &Dir, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hugeswap"));
+    command.args(["bench", "swap-w-seq", "--only", "kernel", "--memory", "32M"]);
+    command.arg("--swap").arg(&dir.0).args(more);
+    command
+}
+
+#[test]
+fn measures_the_kernel() {
+    let _one = root();
+    let dir = Dir::new("bench");
+    let json = std::env::temp_dir().join(format!("hugeswap-bench-{}.json", std::process::id()));
+    let output = bench(
+        &dir,
+        &["--processes", "2", "--rounds", "2", "--runs", "1", "--json"],
+    )
+    .arg(&json)
+    .output()
+    .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    assert!(
+        text.starts_with("swap-w-seq: 2 processes, 64M over 32M of memory, 2 rounds"),
+        "{text}"
+    );
+    assert!(text.contains("swap file"), "{text}");
+    let document: serde_json::Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    fs::remove_file(&json).unwrap();
+    let run = &document["contestants"][0]["runs"][0];
+    assert_eq!(run["rounds"].as_array().unwrap().len(), 4);
+    assert!(run["swap_out_rate"].as_f64().unwrap() > 0.0, "{run}");
+    assert!(run["peak_bytes"].as_u64().unwrap() <= 32 << 20, "{run}");
+    assert!(dir.is_empty());
+}
+
+#[test]
+fn leaves_nothing_when_killed() {
+    let _one = root();
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
+        let dir = Dir::new("killed");
+        let mut child = bench(&dir, &["--rounds", "100000", "--runs", "1"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_for("swap to be on", || dir.swap_is_on());
+        std::thread::sleep(Duration::from_millis(100));
+        let pid = child.id().to_string();
+        let kill = Command::new("kill")
+            .args([format!("-{signal}"), pid])
+            .status()
+            .unwrap();
+        assert!(kill.success());
+        let status = child.wait().unwrap();
+        if signal != libc::SIGKILL {
+            assert_eq!(status.code(), Some(130), "signal {signal}");
+            assert!(!dir.swap_is_on() && dir.is_empty(), "signal {signal}");
+        }
+        // After a kill somebody else takes it down, a moment later.
+        wait_for("everything to be taken down", || {
+            !dir.swap_is_on() && dir.is_empty()
+        });
+        wait_for("the group to be gone", || !groups().contains(&child.id()));
+    }
+}
+
+fn wait_for(what: &str, done: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Process ids in the names of the benchmark's groups that exist.
+fn groups() -> Vec<u32> {
+    let own = hugeswap_cli::cgroup::Own::find().unwrap();
+    own.path
+        .ancestors()
+        .take_while(|dir| dir.starts_with("/sys/fs/cgroup"))
+        .filter_map(|dir| fs::read_dir(dir).ok())
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            entry
+                .file_name()
+                .to_str()?
+                .strip_prefix("hugeswap-bench-")?
+                .parse()
+                .ok()
+        })
+        .collect()
+}

@@ -1,0 +1,165 @@
+//! What a user sees of the command line: help, one clear line for each wrong
+//! argument, exit statuses.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn hugeswap(line: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_hugeswap"))
+        .args(line)
+        .output()
+        .unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// Runs what must be refused as a usage error; returns the line that says why.
+fn refused(line: &[&str]) -> String {
+    let output = hugeswap(line);
+    assert_eq!(output.status.code(), Some(2), "{line:?}");
+    assert!(output.stdout.is_empty(), "{line:?}");
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(text.lines().count(), 1, "{line:?}: {text}");
+    text.trim_end().to_owned()
+}
+
+#[test]
+fn wrong_arguments_get_one_line() {
+    let cases: [(&[&str], &str); 15] = [
+        (&[], "hugeswap: say what to do: run, doctor or bench (see 'hugeswap --help')"),
+        (&["walk"], "hugeswap: unrecognized subcommand 'walk' (see 'hugeswap --help')"),
+        (
+            &["run"],
+            "hugeswap: no program given: write it after '--', as in '-- python3 sort.py' \
+             (see 'hugeswap run --help')",
+        ),
+        (
+            &["run", "--memory", "12Q", "true"],
+            "hugeswap: --memory: '12Q' is not a size: write a number with K, M, G or T, \
+             as in 512M or 1.5G (see 'hugeswap run --help')",
+        ),
+        (
+            &["run", "--memory", "0", "true"],
+            "hugeswap: --memory: a size of zero: give at least one byte, as in 512M \
+             (see 'hugeswap run --help')",
+        ),
+        (
+            &["run", "--swap-size=1.5", "true"],
+            "hugeswap: --swap-size: '1.5' is a fraction of a byte: add K, M, G or T, \
+             as in 1.5G (see 'hugeswap run --help')",
+        ),
+        (
+            &["run", "--memory", "99999999T", "true"],
+            "hugeswap: --memory: '99999999T' is more than 64 bits can count: \
+             give less than 16777216T (see 'hugeswap run --help')",
+        ),
+        (
+            &["run", "--swap", "", "true"],
+            "hugeswap: --swap: empty: give a directory, a file, a block device or 'ram' \
+             (see 'hugeswap run --help')",
+        ),
+        (
+            &["run", "--memor", "1G", "true"],
+            "hugeswap: unexpected argument '--memor' found; a similar argument exists: \
+             '--memory' (see 'hugeswap run --help')",
+        ),
+        (&["bench"], "hugeswap: say which test, as in 'hugeswap bench swap-w-seq' (see 'hugeswap bench --help')"),
+        (
+            &["bench", "swap-w-seq", "--processes", "0"],
+            "hugeswap: --processes: 0 is not in 1..=1024 (see 'hugeswap bench swap-w-seq --help')",
+        ),
+        (
+            &["bench", "swap-w-seq", "--swap", "/nowhere/at/all"],
+            "hugeswap: swap '/nowhere/at/all' does not exist: create the directory with \
+             'mkdir -p /nowhere/at/all', or give another directory, a file, a block device or 'ram'",
+        ),
+        (
+            &["bench", "swap-w-seq", "--swap", "/dev/null"],
+            "hugeswap: swap '/dev/null' is neither a directory, a file nor a block device: \
+             give one of these, or 'ram'",
+        ),
+        (
+            &["bench", "swap-w-seq", "--swap", "ram", "--memory", "1M"],
+            "hugeswap: --memory 1M is too little to run anything: give 16M or more",
+        ),
+        (
+            &["bench", "swap-w-seq", "--swap", "ram", "--against", "file"],
+            "hugeswap: --against file needs a directory: say which with --swap DIRECTORY",
+        ),
+    ];
+    for (line, expected) in cases {
+        assert_eq!(refused(line), expected);
+    }
+}
+
+/// `UPDATE_HELP=1 cargo test` writes what is printed now.
+#[test]
+fn help_is_as_agreed() {
+    for (name, line) in [
+        ("hugeswap", &["--help"][..]),
+        ("run", &["run", "--help"]),
+        ("doctor", &["doctor", "--help"]),
+        ("bench-swap-w-seq", &["bench", "swap-w-seq", "--help"]),
+    ] {
+        let output = hugeswap(line);
+        assert!(output.status.success());
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/help/{name}.txt"));
+        if std::env::var_os("UPDATE_HELP").is_some() {
+            std::fs::write(&path, stdout(&output)).unwrap();
+        }
+        let agreed = std::fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(
+            stdout(&output),
+            agreed,
+            "{name}: run with UPDATE_HELP=1 if this is meant"
+        );
+    }
+}
+
+#[test]
+fn manual_pages_and_completions() {
+    assert!(stdout(&hugeswap(&["man"])).contains(".TH hugeswap 1"));
+    assert!(stdout(&hugeswap(&["man", "run"])).contains("hugeswap\\-run"));
+    refused(&["man", "walk"]);
+    for shell in ["bash", "zsh", "fish"] {
+        let script = stdout(&hugeswap(&["completions", shell]));
+        assert!(
+            script.contains("--stats-json") || script.contains("stats-json"),
+            "{shell}"
+        );
+    }
+}
+
+#[test]
+fn doctor_speaks_json() {
+    let output = hugeswap(&["doctor", "--json"]);
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["works"].as_bool(), Some(output.status.success()));
+    let checks = document["checks"].as_array().unwrap();
+    for name in [
+        "kernel",
+        "faults in system calls",
+        "huge pages",
+        "io_uring",
+        "swap",
+    ] {
+        assert!(checks.iter().any(|check| check["name"] == name), "{name}");
+    }
+    for check in checks {
+        assert!(
+            check["found"].is_string() && check["verdict"].is_string(),
+            "{check}"
+        );
+    }
+}
+
+#[test]
+fn doctor_finds_what_is_wrong() {
+    let output = hugeswap(&["doctor", "--swap", "/nowhere/at/all"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stdout(&output);
+    assert!(text.contains("MISSING  swap"), "{text}");
+    assert!(text.contains("'hugeswap run' does not work here"), "{text}");
+}
