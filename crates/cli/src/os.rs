@@ -62,6 +62,16 @@ pub fn is_memory_backed(path: &Path) -> io::Result<bool> {
     Ok(kind == libc::TMPFS_MAGIC || kind == RAMFS_MAGIC)
 }
 
+/// MemAvailable: what can be used without swapping.
+pub fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
 /// Free bytes on the file system of `path`, for an unprivileged user.
 pub fn free_bytes(path: &Path) -> io::Result<u64> {
     let c = c_path(path)?;

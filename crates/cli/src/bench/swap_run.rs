@@ -56,10 +56,12 @@ impl fmt::Display for Error {
             Error::Group(err) => err.fmt(f),
             Error::KernelSwap(err) => err.fmt(f),
             Error::Io { what, err } => write!(f, "can't {what}: {err}"),
-            Error::Failed { who, status } => write!(f, "{who}: the program ended with {status}"),
+            Error::Failed { who, status } => {
+                write!(f, "under {who} the program ended with {status}")
+            }
             Error::OutOfMemory { who, limit } => write!(
                 f,
-                "{who}: the program was killed at its limit of {} MiB",
+                "under {who} the program was killed at its limit of {} MiB",
                 limit / MIB
             ),
             Error::Corrupt { who, errors } => {

@@ -11,7 +11,9 @@ use super::report::{self, Column};
 use super::swap_args::{Contestant, Plan, SwapArgs};
 use super::swap_run::{self, Error, Figures};
 use super::workload::Workload;
+use crate::cgroup::Own;
 use crate::kernel_swap;
+use crate::os::{self, Words};
 use crate::undo::{self, Interrupt};
 
 const USAGE: u8 = 2;
@@ -104,6 +106,31 @@ fn compare(workload: &Workload, plan: &Plan, json: Option<&Path>) -> Result<(), 
     Ok(())
 }
 
+/// Touches as much memory as the test will. In a virtual machine the first
+/// touch of each page costs the host's time, and that would be charged to
+/// whoever is measured first.
+fn warm_up(plan: &Plan, stop: &Interrupt) -> Result<(), Error> {
+    const STEP: usize = 8 << 20;
+    let wanted = plan.memory.bytes().saturating_add(plan.data().bytes());
+    let bound = [
+        os::available_memory(),
+        Own::find().ok().and_then(|own| own.limit()),
+    ];
+    let bytes = bound
+        .iter()
+        .flatten()
+        .fold(wanted, |bytes, bound| bytes.min(bound / 2));
+    // Not to have the memory is no failure here.
+    let Ok(mut words) = Words::map(bytes) else {
+        return Ok(());
+    };
+    for part in words.as_mut_slice().chunks_mut(STEP / size_of::<u64>()) {
+        stop.check()?;
+        part.fill(1);
+    }
+    Ok(())
+}
+
 /// One after the other, round robin, so that a slow minute of the machine does
 /// not hit one contestant alone.
 fn measure_all(
@@ -117,6 +144,8 @@ fn measure_all(
         .map(|c| (c.to_string(), Vec::new()))
         .collect();
     let mut progress = Progress::new();
+    progress.show("warming up");
+    warm_up(plan, stop)?;
     for run in 1..=plan.runs {
         for (contestant, (name, figures)) in plan.contestants.iter().zip(&mut results) {
             let all = u64::from(plan.processes) * plan.rounds;
