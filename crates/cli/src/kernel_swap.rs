@@ -42,6 +42,7 @@ pub enum Error {
     NotRoot,
     /// zram is neither built in nor loadable.
     NoZram,
+    NoLz4,
     /// Swap with the highest priority there is, is on already.
     OtherSwap(String),
     NoRoom {
@@ -70,6 +71,11 @@ impl fmt::Display for Error {
                 f,
                 "this kernel has no zram: install the package with its modules \
                  (linux-modules-extra), or compare with --against loop"
+            ),
+            Error::NoLz4 => write!(
+                f,
+                "this kernel's zram can't compress with lz4: load its module with \
+                 'modprobe lz4', or compare with --against loop"
             ),
             Error::OtherSwap(path) => write!(
                 f,
@@ -228,13 +234,9 @@ impl Setup<'_> {
         let id: u32 = id.trim().parse().map_err(|_| Error::NoZram)?;
         self.guard.push(Undo::RemoveZram(id));
         let settings = PathBuf::from(format!("/sys/block/zram{id}"));
-        for (setting, value) in [
-            ("comp_algorithm", "lz4"),
-            ("disksize", &self.bytes.to_string()),
-        ] {
-            let path = settings.join(setting);
-            fs::write(&path, value).map_err(io_error("set", &path))?;
-        }
+        fs::write(settings.join("comp_algorithm"), "lz4").map_err(|_| Error::NoLz4)?;
+        let size = settings.join("disksize");
+        fs::write(&size, self.bytes.to_string()).map_err(io_error("set", &size))?;
         if every_size {
             self.every_mthp_size_on()?;
         }

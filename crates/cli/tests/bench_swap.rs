@@ -2,12 +2,12 @@
 //! nothing behind however it ends. Needs root, and says so.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use hugeswap_cli::{kernel_swap, os};
+use hugeswap_cli::{kernel_swap, os, swap_spec};
 
 /// Swap is one for the whole machine: one test at a time.
 fn root() -> MutexGuard<'static, ()> {
@@ -24,7 +24,8 @@ struct Dir(PathBuf);
 
 impl Dir {
     fn new(name: &str) -> Dir {
-        let path = Path::new("/var/tmp").join(format!("hugeswap-{name}-{}", std::process::id()));
+        let disk = swap_spec::default_directory().expect("this test needs a directory on a disk");
+        let path = disk.join(format!("hugeswap-{name}-{}", std::process::id()));
         fs::create_dir(&path).unwrap();
         Dir(path)
     }

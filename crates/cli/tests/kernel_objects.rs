@@ -11,6 +11,7 @@ use hugeswap_cli::cgroup::{Group, Limits, Swap};
 use hugeswap_cli::kernel_swap::{active, chosen, Backing, KernelSwap};
 use hugeswap_cli::os;
 use hugeswap_cli::size::{Size, MIB};
+use hugeswap_cli::swap_spec;
 use hugeswap_cli::undo::Interrupt;
 
 /// Swap is one for the whole machine: one test at a time.
@@ -40,11 +41,11 @@ fn group_limits_and_goes() {
     let _one = root();
     let group = Group::create("hugeswap-test", &limits(Swap::Unlimited)).unwrap();
     let path = group.path().to_owned();
-    // Writes 256 MiB into a shell variable.
+    // Writes 96 MiB into a shell variable.
     let mut command = Command::new("sh");
     command.args([
         "-c",
-        "x=$(head -c 268435456 /dev/zero | tr '\\0' a); echo ${#x}",
+        "x=$(head -c 100663296 /dev/zero | tr '\\0' a); echo ${#x}",
     ]);
     command.stdout(Stdio::piped()).stderr(Stdio::null());
     os::spawn_inside(&mut command, group.procs().unwrap());
@@ -58,7 +59,7 @@ fn group_limits_and_goes() {
         .unwrap();
     child.wait().unwrap();
     let usage = group.usage();
-    assert!(!out.contains("268435456"), "not held by the limit");
+    assert!(!out.contains("100663296"), "not held by the limit");
     assert!(usage.oom_kills >= 1, "{usage:?}");
     assert!(usage.limit_hits >= 1, "{usage:?}");
     if let Some(peak) = usage.peak {
@@ -97,7 +98,8 @@ fn group_goes_with_whoever_is_inside() {
 fn swap_comes_and_goes() {
     let _one = root();
     let stop = Interrupt::catch().unwrap();
-    let dir = std::env::temp_dir().join(format!("hugeswap-swap-{}", std::process::id()));
+    let dir = swap_spec::default_directory().expect("this test needs a directory on a disk");
+    let dir = dir.join(format!("hugeswap-swap-{}", std::process::id()));
     fs::create_dir_all(&dir).unwrap();
     let before = (active().unwrap(), thp_settings(), zram_devices());
     for backing in [

@@ -250,21 +250,20 @@ fn swap_place(swap: Option<&SwapSpec>) -> Check {
 
 fn directory(name: &'static str, dir: &Path, missing: impl Fn(String) -> Check) -> Check {
     let shown = dir.display();
+    // First: whether tmpfs allows O_DIRECT depends on the kernel.
+    if matches!(os::is_memory_backed(dir), Ok(true)) {
+        return Check::new(name, Verdict::Limited, format!("{shown} is memory"))
+            .so("swapping out frees nothing")
+            .mend("hugeswap run --swap DIRECTORY, with a directory on a disk");
+    }
     match probe::direct_io(dir) {
-        Ok(_) if matches!(os::is_memory_backed(dir), Ok(true)) => {
-            Check::new(name, Verdict::Limited, format!("{shown} is memory"))
-                .so("swapping out frees nothing")
-                .mend("hugeswap run --swap DIRECTORY, with a directory on a disk")
-        }
         Ok(time) => {
             let free = os::free_bytes(dir).unwrap_or(0);
             let room = Size::new(free).map_or_else(|| "0".to_owned(), |size| size.to_string());
+            let time = short(time);
             Check::ok(
                 name,
-                format!(
-                    "{shown} allows O_DIRECT: 2 MiB out and back in {}, {room} free",
-                    short(time)
-                ),
+                format!("{shown} allows O_DIRECT: 2 MiB out and back in {time}, {room} free"),
             )
         }
         Err(err) if err.kind() == io::ErrorKind::InvalidInput => Check::new(
