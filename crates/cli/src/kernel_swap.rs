@@ -252,16 +252,8 @@ impl Setup<'_> {
         Ok(path)
     }
 
-    /// All sizes below 2 MiB; that one follows the general switch already.
     fn every_mthp_size_on(&mut self) -> Result<(), Error> {
-        let dir = Path::new("/sys/kernel/mm/transparent_hugepage");
-        for entry in fs::read_dir(dir).map_err(io_error("read", dir))?.flatten() {
-            let name = entry.file_name();
-            if !name.to_string_lossy().starts_with("hugepages-") || name == "hugepages-2048kB" {
-                continue;
-            }
-            let path = entry.path().join("enabled");
-            // Sizes that only files can have lack it.
+        for path in mthp_switches() {
             let Ok(text) = fs::read_to_string(&path) else {
                 continue;
             };
@@ -372,6 +364,23 @@ fn header(pages: u64) -> [u8; PAGE] {
     page[1028..1032].copy_from_slice(&last.to_ne_bytes());
     page[PAGE - 10..].copy_from_slice(b"SWAPSPACE2");
     page
+}
+
+/// The switches of all huge page sizes below 2 MiB, which follows the general
+/// switch already. None before Linux 6.8.
+pub fn mthp_switches() -> Vec<PathBuf> {
+    let Ok(dir) = fs::read_dir("/sys/kernel/mm/transparent_hugepage") else {
+        return Vec::new();
+    };
+    dir.flatten()
+        .filter(|entry| {
+            let name = entry.file_name();
+            name.to_string_lossy().starts_with("hugepages-") && name != "hugepages-2048kB"
+        })
+        .map(|entry| entry.path().join("enabled"))
+        // Sizes that only files can have lack it.
+        .filter(|path| path.exists())
+        .collect()
 }
 
 /// The word in brackets: "always [madvise] never" -> "madvise".

@@ -39,6 +39,11 @@ pub enum SpecError {
 impl fmt::Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            SpecError::Missing(path) if path.starts_with("/dev") => write!(
+                f,
+                "there is no device '{}': 'lsblk' shows those that are there",
+                path.display()
+            ),
             SpecError::Missing(path) => {
                 let path = path.display();
                 write!(

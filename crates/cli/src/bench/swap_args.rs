@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
-use crate::kernel_swap::Backing;
+use crate::kernel_swap::{mthp_switches, Backing};
 use crate::size::{Size, MIB};
 use crate::swap_spec::{self, SpecError, SwapSpec, Target};
 
@@ -195,6 +195,8 @@ fn backings(against: Against, target: &Target) -> Result<Vec<Backing>, PlanError
         (Against::Zram, _) => vec![zram],
         (Against::ZramMthp, _) => vec![zram_mthp],
         (Against::Loop, _) => vec![Backing::Loop],
+        // On a kernel without these sizes it would be the same once more.
+        (Against::Kernel, Target::Ram) if mthp_switches().is_empty() => vec![zram],
         (Against::Kernel, Target::Ram) => vec![zram, zram_mthp],
         (Against::File, Target::Ram) => return Err(PlanError::FileOnRam),
         (_, Target::Directory(dir)) => vec![Backing::File(dir.clone())],
