@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use crate::os;
 use crate::size::{Size, MIB};
+use crate::swap_spec;
 use crate::undo::{Guard, Interrupt, Interrupted, Undo};
 
 /// What the kernel swaps to.
@@ -43,6 +44,11 @@ pub enum Error {
     /// zram is neither built in nor loadable.
     NoZram,
     NoLz4,
+    /// The device is not ours to overwrite.
+    Holds {
+        device: PathBuf,
+        what: &'static str,
+    },
     /// Swap with the highest priority there is, is on already.
     OtherSwap(String),
     NoRoom {
@@ -77,6 +83,14 @@ impl fmt::Display for Error {
                 "this kernel's zram can't compress with lz4: load its module with \
                  'modprobe lz4', or compare with --against loop"
             ),
+            Error::Holds { device, what } => {
+                let device = device.display();
+                write!(
+                    f,
+                    "{device} holds {what}, which swapping would destroy: \
+                     'wipefs -a {device}' first if that is meant"
+                )
+            }
             Error::OtherSwap(path) => write!(
                 f,
                 "swap with the highest priority is on already: 'swapoff {path}' first"
@@ -202,6 +216,12 @@ impl Setup<'_> {
     }
 
     fn block_device(&mut self, path: &Path) -> Result<PathBuf, Error> {
+        if let Some(what) = swap_spec::contents(path).map_err(io_error("read", path))? {
+            return Err(Error::Holds {
+                device: path.to_owned(),
+                what,
+            });
+        }
         // O_EXCL on a device: fails with EBUSY if it is mounted or swap.
         let device = OpenOptions::new()
             .write(true)

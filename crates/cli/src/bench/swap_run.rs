@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::swap_args::{Contestant, Plan};
 use super::worker::Round;
 use super::workload::Workload;
-use crate::cgroup::{self, Group, Limits, Swap};
+use crate::cgroup::{self, Group, Limits, Swap, Usage};
 use crate::kernel_swap::{self, KernelSwap};
 use crate::os;
 use crate::size::MIB;
@@ -67,7 +67,7 @@ impl fmt::Display for Error {
             Error::Corrupt { who, errors } => {
                 write!(
                     f,
-                    "{who}: DATA LOST: {errors} words did not hold what was written"
+                    "DATA LOST under {who}: {errors} words did not hold what was written"
                 )
             }
             Error::Report(what) => write!(f, "the worker's report can't be read: {what}"),
@@ -184,27 +184,15 @@ pub fn measure(
 
     let usage = group.usage();
     let rounds = parse(&output)?;
-    let who = || contestant.to_string();
-    let errors: u64 = rounds.iter().map(|round| round.errors).sum();
-    if errors > 0 {
-        return Err(Error::Corrupt { who: who(), errors });
-    }
-    if usage.oom_kills > 0 {
-        return Err(Error::OutOfMemory {
-            who: who(),
-            limit: limits.memory,
-        });
-    }
-    if !status.success() {
-        return Err(Error::Failed { who: who(), status });
-    }
-    let expected = u64::from(plan.processes) * plan.rounds;
-    if rounds.len() as u64 != expected {
-        return Err(Error::Report(format!(
-            "{} rounds instead of {expected}",
-            rounds.len()
-        )));
-    }
+    let who = contestant.to_string();
+    ended_well(
+        &rounds,
+        expected_rounds(plan),
+        &usage,
+        limits.memory,
+        status,
+        who,
+    )?;
     let stats = stats_file.as_deref().and_then(read_stats);
     let swapped = match (contestant, &stats) {
         (Contestant::Hugeswap, None) => None,
@@ -219,6 +207,38 @@ pub fn measure(
     drop(group);
     drop(swap);
     Ok(figures(rounds, swapped, usage.peak, stats))
+}
+
+fn expected_rounds(plan: &Plan) -> u64 {
+    u64::from(plan.processes) * plan.rounds
+}
+
+/// The worst first: lost data, then what explains a bad exit status, then that.
+fn ended_well(
+    rounds: &[Round],
+    expected: u64,
+    usage: &Usage,
+    limit: u64,
+    status: ExitStatus,
+    who: String,
+) -> Result<(), Error> {
+    let errors: u64 = rounds.iter().map(|round| round.errors).sum();
+    if errors > 0 {
+        return Err(Error::Corrupt { who, errors });
+    }
+    if usage.oom_kills > 0 {
+        return Err(Error::OutOfMemory { who, limit });
+    }
+    if !status.success() {
+        return Err(Error::Failed { who, status });
+    }
+    if rounds.len() as u64 != expected {
+        return Err(Error::Report(format!(
+            "{} rounds instead of {expected}",
+            rounds.len()
+        )));
+    }
+    Ok(())
 }
 
 fn hugeswap_run(command: &mut Command, plan: &Plan, stats: &Path) {
@@ -434,6 +454,35 @@ mod tests {
             figures(vec![round(0, 0, 1.0)], None, None, None).later_rate,
             None
         );
+    }
+
+    #[test]
+    fn bad_ends_are_told_apart() {
+        use std::os::unix::process::ExitStatusExt;
+        let well = ExitStatus::from_raw(0);
+        let killed = ExitStatus::from_raw(9);
+        let check = |rounds: &[Round], oom_kills, status| {
+            let usage = Usage {
+                oom_kills,
+                ..Usage::default()
+            };
+            let end = ended_well(rounds, 1, &usage, 64 << 20, status, "zram".into());
+            end.map_err(|err| err.to_string())
+        };
+        let good = round(0, 0, 1.0);
+        let bad = Round { errors: 3, ..good };
+        assert_eq!(check(&[good], 0, well), Ok(()));
+        assert!(check(&[bad], 1, killed)
+            .unwrap_err()
+            .contains("DATA LOST under zram: 3 words"));
+        assert!(check(&[good], 1, killed)
+            .unwrap_err()
+            .contains("limit of 64 MiB"));
+        assert!(check(&[good], 0, killed).unwrap_err().contains("signal: 9"));
+        assert!(check(&[], 0, well)
+            .unwrap_err()
+            .contains("0 rounds instead of 1"));
+        assert!(matches!(parse("{}"), Err(Error::Report(_))));
     }
 
     #[test]

@@ -78,7 +78,7 @@ pub fn run(workload: &Workload, args: &SwapArgs) -> ExitCode {
 
 fn compare(workload: &Workload, plan: &Plan, json: Option<&Path>) -> Result<(), Error> {
     let io = |what: &'static str| move |err| Error::Io { what, err };
-    // First: the janitor must not have the handlers that come next.
+    // Before anything is set up.
     undo::start_janitor().map_err(io("start the janitor"))?;
     let stop = Interrupt::catch().map_err(io("catch signals"))?;
     if cfg!(debug_assertions) {

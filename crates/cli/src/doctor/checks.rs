@@ -234,17 +234,23 @@ fn swap_place(swap: Option<&SwapSpec>) -> Check {
                 missing,
             )
         }
-        Ok(Target::BlockDevice(device)) => match probe::direct_io_device(&device) {
-            Ok(time) => Check::ok(
-                name,
-                format!(
-                    "{} allows O_DIRECT: 4 KiB read in {}",
-                    device.display(),
-                    short(time)
-                ),
-            ),
-            Err(err) => missing(format!("{}: {err}", device.display())),
-        },
+        Ok(Target::BlockDevice(device)) => block_device(name, &device, missing),
+    }
+}
+
+fn block_device(name: &'static str, device: &Path, missing: impl Fn(String) -> Check) -> Check {
+    let shown = device.display();
+    if let Ok(Some(what)) = swap_spec::contents(device) {
+        return Check::new(name, Verdict::Missing, format!("{shown} holds {what}"))
+            .so("swapping to it would destroy that")
+            .mend(format!("sudo wipefs -a {shown}, if that is meant"));
+    }
+    match probe::direct_io_device(device) {
+        Ok(time) => Check::ok(
+            name,
+            format!("{shown} allows O_DIRECT: 4 KiB read in {}", short(time)),
+        ),
+        Err(err) => missing(format!("{shown}: {err}")),
     }
 }
 

@@ -113,4 +113,3 @@ fn follow(status: std::os::fd::OwnedFd, supervisor: i32) -> Result<u8, Failure> 
         }
     }
 }
-

@@ -52,12 +52,7 @@ fn value(control: &Control, memory: u64, ended: Option<Status>) -> Value {
 }
 
 /// Replaces the file at once, so that a reader never sees half of it.
-pub fn write(
-    path: &Path,
-    control: &Control,
-    memory: u64,
-    ended: Option<Status>,
-) -> io::Result<()> {
+pub fn write(path: &Path, control: &Control, memory: u64, ended: Option<Status>) -> io::Result<()> {
     let text = format!("{:#}\n", value(control, memory, ended));
     if path.exists() && !path.is_file() {
         return fs::write(path, text);

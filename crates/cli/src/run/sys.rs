@@ -186,4 +186,3 @@ pub fn exit_now(code: i32) -> ! {
     // SAFETY: does not return.
     unsafe { libc::_exit(code) }
 }
-
