@@ -139,6 +139,17 @@ impl SwapCache {
         }
     }
 
+    /// Frees the page table that a fault left behind, so that a huge page can be moved in whole.
+    /// Only where nothing is present and all 2 MiB are the program's managed memory: other
+    /// mappings may have pages in the rest of a range that is managed in part.
+    fn drop_page_table(&self, pmd: Pmd, g: &RangeGuard<'_>) {
+        if !self.abilities.pt_reclaim || !g.present.is_empty() || !g.writable.is_full() {
+            return;
+        }
+        // SAFETY: the lock is held, so the tables are true: there is nothing to lose.
+        let _ = unsafe { crate::sys::mem::madvise(pmd.addr(), PMD_SIZE, libc::MADV_DONTNEED) };
+    }
+
     /// Moves `pages` between the range and the same places of the frame; what is refused as a
     /// whole is tried in smaller pieces, down to single pages.
     fn move_pages(&self, dir: Dir, pmd: Pmd, frame: Frame, pages: PageMask) -> Moved {
@@ -254,14 +265,4 @@ struct Moved {
 enum Dir {
     Out,
     In,
-}
-
-/// Drops the memory of program pages that are not marked present, and with it the page table that
-/// a fault left behind, so that a huge page can be moved in whole.
-///
-/// # Safety
-/// The range's lock is held and none of its pages is present.
-unsafe fn drop_page_table(pmd: Pmd) {
-    // SAFETY: nothing is mapped there, by the caller's contract.
-    let _ = unsafe { crate::sys::mem::madvise(pmd.addr(), PMD_SIZE, libc::MADV_DONTNEED) };
 }

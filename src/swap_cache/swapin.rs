@@ -195,10 +195,7 @@ impl SwapCache {
     /// Moves a complete frame into a range of which nothing is present. On success the frame is
     /// empty, the program has the pages, and the charge went with them.
     fn move_whole_in(&self, pmd: Pmd, g: &mut RangeGuard<'_>, frame: Frame) -> bool {
-        if self.abilities.pt_reclaim {
-            // SAFETY: the lock is held and nothing is present.
-            unsafe { super::drop_page_table(pmd) };
-        }
+        self.drop_page_table(pmd, g);
         match self.move_run(Dir::In, pmd, frame, 0, PMD_NR) {
             Ok(()) => {
                 self.became_present(pmd, g, PageMask::FULL);

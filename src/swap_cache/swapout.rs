@@ -133,10 +133,7 @@ impl SwapCache {
         pages: PageMask,
         written: bool,
     ) {
-        if g.present.is_empty() && self.abilities.pt_reclaim {
-            // SAFETY: the lock is held and nothing is present.
-            unsafe { super::drop_page_table(pmd) };
-        }
+        self.drop_page_table(pmd, g);
         let mut back = self.move_pages(Dir::In, pmd, frame, pages).moved;
         let left = pages.minus(back);
         if !left.is_empty() {
