@@ -22,8 +22,6 @@ use stream::Streams;
 const DEPTH: usize = 128;
 /// Pages of a small fill: 16 KiB.
 const FILL: usize = 4;
-/// So many small fills show that a range is used all over: bring in the rest at once.
-const FILLS_TO_WHOLE: u16 = 24;
 
 /// What a transfer in flight is for.
 #[derive(Clone, Copy)]
@@ -174,8 +172,8 @@ impl<'e> Handler<'e> {
         loop {
             let plan = self.cache.fault(
                 f,
-                |fills, present| {
-                    if present.is_empty() && walk.is_some() || fills >= FILLS_TO_WHOLE {
+                |present| {
+                    if present.is_empty() && walk.is_some() {
                         Unit::Whole
                     } else {
                         Unit::Pages(FILL << (2 * walk.is_some() as usize))

@@ -21,7 +21,6 @@ impl SwapCache {
         }
         if g.swapped.is_empty() {
             g.salvage = false;
-            g.fills = 0;
         }
     }
 

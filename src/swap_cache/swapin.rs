@@ -98,12 +98,12 @@ pub enum Unit {
 
 impl SwapCache {
     /// Serves the fault, or says what is needed to do so. `unit` chooses how much of a swapped
-    /// range to bring in, given how many small fills it had and what is resident of it. A frame
+    /// range to bring in, given what is resident of it. A frame
     /// that was handed in and not used is put back.
     pub fn fault(
         &self,
         f: &PageFault,
-        unit: impl FnOnce(u16, &PageMask) -> Unit,
+        unit: impl FnOnce(&PageMask) -> Unit,
         frame: &mut Option<(Frame, bool)>,
         buffers: &mut FillBuffers,
     ) -> Plan {
@@ -134,7 +134,7 @@ impl SwapCache {
                 // A cluster that another process reads too is let go as soon as possible.
                 Unit::Whole
             } else {
-                unit(g.fills, &g.present)
+                unit(&g.present)
             };
             return match unit {
                 Unit::Whole => self.begin_whole(&mut g, frame),
@@ -200,7 +200,6 @@ impl SwapCache {
             Ok(()) => {
                 self.became_present(pmd, g, PageMask::FULL);
                 g.huge = true;
-                g.fills = 0;
                 self.frames.put_empty(frame);
                 true
             }
@@ -429,7 +428,6 @@ impl SwapCache {
             self.forget_slots(&mut g, got);
             self.stats().pswpin.add(n as u64);
             self.stats().fill.inc();
-            g.fills = g.fills.saturating_add(1);
         } else {
             self.charge.uncharge(n);
             self.stats().swap_read_errors.inc();

@@ -54,8 +54,6 @@ pub struct State {
     pub huge: bool,
     /// A folio read ahead waits in the frame for its fault.
     pub ahead: bool,
-    /// Small fills since the range was last whole.
-    pub fills: u16,
 }
 
 /// A range's descriptor: 64-byte head and the masks.
