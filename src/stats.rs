@@ -105,6 +105,12 @@ counters! {
     swap_ra_hit: Sum,
     /// Faults that found the folio on its way out and got it back without a read.
     swap_cache_hit: Sum,
+    /// Inactive ranges that the program touched again before they were written.
+    pgactivate: Sum,
+    /// Ranges made inactive.
+    pgdeactivate: Sum,
+    /// Base pages that left without a write, because their slots held the same.
+    swap_clean: Sum,
     /// Small fills (up to 64 KiB).
     fill: Sum,
     /// Moves refused because a page is shared after fork or pinned by I/O.

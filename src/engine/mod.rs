@@ -71,6 +71,7 @@ impl Engine {
                 }
             };
             let mut g = r.lock_settled();
+            self.cache.settle(pmd, &mut g);
             let before = g.writable.count();
             g.writable = if on {
                 g.writable.or(pages)
@@ -98,7 +99,7 @@ impl Engine {
                 continue;
             };
             let mut g = r.lock_settled();
-            self.cache.discard(&mut g, PageMask::of(part));
+            self.cache.discard(pmd, &mut g, PageMask::of(part));
         }
     }
 
@@ -107,8 +108,9 @@ impl Engine {
         for (pmd, part) in split_by_pmd(addr, len) {
             if let Some(r) = self.cache.ranges.get(pmd) {
                 let mut g = r.lock_settled();
+                self.cache.settle(pmd, &mut g);
                 let pages = PageMask::of(part).minus(g.present);
-                self.cache.discard(&mut g, pages);
+                self.cache.discard(pmd, &mut g, pages);
             }
         }
     }
@@ -121,7 +123,7 @@ impl Engine {
             .get(crate::mm::Pmd::of(addr))
             .is_some_and(|r| {
                 let g = r.lock_settled();
-                g.present.has(page) || g.swapped.has(page)
+                g.present.has(page) || g.swapped.has(page) || g.moving.has(page)
             })
     }
 

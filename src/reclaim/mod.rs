@@ -8,8 +8,8 @@
 use crate::charge::Charge;
 use crate::control::Proc;
 use crate::device::{Completion, Device, Op, Queue, Request};
-use crate::mm::{Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
-use crate::swap_cache::{SwapCache, Victim, Writeback};
+use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::swap_cache::{Start, SwapCache, Victim, Writeback};
 use crate::sys::futex::{self, Scope};
 use crate::sys::thread::now_ns;
 use crate::sys::Errno;
@@ -19,6 +19,8 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 const WRITES: usize = 8;
 /// Requests in flight at most; a range that leaves in pieces needs one for each.
 const DEPTH: usize = 64;
+/// Active ranges to one inactive.
+const ACTIVE_TO_INACTIVE: usize = 16;
 /// Zeroed folios kept while the program touches new memory.
 const ZEROED: usize = 4;
 
@@ -70,9 +72,33 @@ impl<'e> Kick<'e> {
 #[derive(Clone, Copy)]
 struct InFlight {
     pmd: Pmd,
+    pages: PageMask,
     /// Requests that are not complete.
     pending: u32,
     failed: bool,
+}
+
+/// Ranges on their second chance, oldest first.
+struct Inactive {
+    items: [Pmd; INACTIVE_MAX],
+    head: usize,
+    len: usize,
+}
+
+const INACTIVE_MAX: usize = 64;
+
+impl Inactive {
+    fn push(&mut self, p: Pmd) {
+        debug_assert!(self.len < INACTIVE_MAX);
+        self.items[(self.head + self.len) % INACTIVE_MAX] = p;
+        self.len += 1;
+    }
+    fn pop(&mut self) -> Option<Pmd> {
+        self.len = self.len.checked_sub(1)?;
+        let p = self.items[self.head];
+        self.head = (self.head + 1) % INACTIVE_MAX;
+        Some(p)
+    }
 }
 
 /// The reclaim thread's own state.
@@ -82,6 +108,7 @@ pub struct Reclaim<'e> {
     kick: Kick<'e>,
     queues: Vec<Box<dyn Queue>>,
     writes: [Option<InFlight>; WRITES],
+    inactive: Inactive,
     /// First touches that had been served when we looked last.
     touched: u64,
     last_tick_ns: u64,
@@ -106,6 +133,11 @@ impl<'e> Reclaim<'e> {
             kick,
             queues,
             writes: [None; WRITES],
+            inactive: Inactive {
+                items: [Pmd(0); INACTIVE_MAX],
+                head: 0,
+                len: 0,
+            },
             touched: 0,
             last_tick_ns: 0,
             warned_full: false,
@@ -117,10 +149,13 @@ impl<'e> Reclaim<'e> {
         self.writes.iter().flatten().count()
     }
 
-    /// Waits for every write in flight.
+    /// Waits for every write in flight, and gives inactive ranges back.
     pub fn drain(&mut self) {
         while self.in_flight() > 0 {
             self.reap(true);
+        }
+        while let Some(p) = self.inactive.pop() {
+            self.cache.activate(p);
         }
     }
 
@@ -135,7 +170,7 @@ impl<'e> Reclaim<'e> {
             self.reap(true);
         } else if self.cache.free_pages() >= self.kick.high_pages()
             || self.cache.stuck.load(Relaxed)
-            || self.cache.lru.is_empty()
+            || self.cache.lru.is_empty() && self.inactive.len == 0
         {
             let busy = self.cache.charge.charged() > 0;
             let ms = if busy { 100 } else { 1000 };
@@ -160,28 +195,28 @@ impl<'e> Reclaim<'e> {
         // Above the limit (it may have been lowered), ready folios go first.
         while self.cache.charge.room() < 0 && self.cache.release_ready() {}
 
-        let mut looked = self.cache.lru.len() + 1;
+        let mut looked = self.cache.lru.len() + self.inactive.len + 1;
         let mut evicted = false;
-        while self.to_come() < self.kick.high_pages() {
+        while self.to_come() < self.kick.high_pages() && looked > 0 {
+            looked -= 1;
+            self.deactivate_some();
             let Some(slot) = self.writes.iter().position(Option::is_none) else {
                 return;
             };
-            if looked == 0 {
-                break;
-            }
-            looked -= 1;
-            let Some(pmd) = self.cache.lru.pop(&self.cache.ranges) else {
+            let Some(pmd) = self.inactive.pop() else {
                 break;
             };
-            match self.cache.begin_writeback(pmd, self.devices) {
-                Victim::Write(w) => {
+            match self.cache.start_write(pmd, self.devices) {
+                Start::Write(w) => {
                     evicted = true;
-                    self.cache.stuck.store(false, Relaxed);
                     self.write(slot, w);
                 }
-                Victim::Skip => {}
-                Victim::NoFrame => break,
-                Victim::Full => {
+                Start::Clean => {
+                    evicted = true;
+                    self.kick.made_progress();
+                }
+                Start::Active => {}
+                Start::Full => {
                     self.swap_full();
                     break;
                 }
@@ -192,8 +227,28 @@ impl<'e> Reclaim<'e> {
             if !self.cache.stuck.swap(true, Relaxed) {
                 self.kick.made_progress();
             }
-        } else if self.cache.free_pages() >= self.kick.low_pages() {
+        } else if evicted || self.cache.free_pages() >= self.kick.low_pages() {
             self.cache.stuck.store(false, Relaxed);
+        }
+    }
+
+    /// Fills the inactive list from the active one.
+    fn deactivate_some(&mut self) {
+        let want = (self.cache.lru.len() / ACTIVE_TO_INACTIVE).clamp(2, INACTIVE_MAX - 1);
+        let mut looked = self.cache.lru.len();
+        while self.inactive.len < want && looked > 0 {
+            looked -= 1;
+            let Some(pmd) = self.cache.lru.pop(&self.cache.ranges) else {
+                return;
+            };
+            match self.cache.deactivate(pmd) {
+                Victim::Inactive => {
+                    self.cache.stats().pgdeactivate.inc();
+                    self.inactive.push(pmd);
+                }
+                Victim::Skip => {}
+                Victim::NoFrame => return,
+            }
         }
     }
 
@@ -240,6 +295,7 @@ impl<'e> Reclaim<'e> {
     fn write(&mut self, slot: usize, w: Writeback) {
         self.writes[slot] = Some(InFlight {
             pmd: w.pmd,
+            pages: w.pages,
             pending: w.pages.runs().count() as u32,
             failed: false,
         });
@@ -290,7 +346,7 @@ impl<'e> Reclaim<'e> {
             }
             let f = *f;
             self.writes[slot] = None;
-            self.cache.writeback_done(f.pmd, !f.failed);
+            self.cache.writeback_done(f.pmd, f.pages, !f.failed);
             if f.failed && !self.warned_write {
                 self.warned_write = true;
                 self.cache.charge.control.log(

@@ -8,8 +8,8 @@ use crate::vma::{IoState, RangeGuard};
 
 impl SwapCache {
     /// The pages' contents are not needed any more. The range is settled.
-    pub fn discard(&self, g: &mut RangeGuard<'_>, pages: PageMask) {
-        self.drop_ahead(g);
+    pub fn discard(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) {
+        self.settle(pmd, g);
         let present = g.present.and(pages);
         if !present.is_empty() {
             self.charge.uncharge(present.count());
@@ -26,6 +26,7 @@ impl SwapCache {
 
     /// Pages that were resident before we knew of them; charged by the caller.
     pub fn adopt(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) {
+        self.settle(pmd, g);
         let new = pages.minus(g.present);
         self.charge.uncharge(pages.count() - new.count());
         self.became_present(pmd, g, new);
@@ -53,12 +54,14 @@ impl SwapCache {
             // order of their addresses nobody else takes a second one.
             let mut f = rf.lock_settled();
             let mut t = rt.lock_settled();
-            self.drop_ahead(&mut f);
-            self.drop_ahead(&mut t);
+            self.settle(from, &mut f);
+            self.settle(to, &mut t);
             if f.io() != IoState::Idle || t.io() != IoState::Idle {
                 return Err(Errno::EBUSY);
             }
             // A swap entry belongs to one range: it can go along only as a whole.
+            let resident = f.present;
+            self.forget_slots(&mut f, resident);
             let swapped = f.swapped.and(pages);
             if !swapped.is_empty() && (swapped != f.swapped || t.entry.is_some()) {
                 return Err(Errno::EBUSY);

@@ -4,6 +4,7 @@
 //! decide when, and carry the transfers out between a `begin_…` and a `…_done`.
 #![allow(unsafe_code)]
 
+mod clean;
 mod clusters;
 mod frames;
 mod mapping;
@@ -13,7 +14,7 @@ mod swapout;
 pub use clusters::{Clusters, NoCluster};
 pub use frames::{Frame, Frames, MAX_FRAMES};
 pub use swapin::{FillBuffers, Plan, Unit};
-pub use swapout::{Victim, Writeback};
+pub use swapout::{Start, Victim, Writeback};
 
 use crate::charge::Charge;
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
@@ -50,6 +51,8 @@ pub struct SwapCache {
     program_fd: AtomicI32,
     staging_fd: AtomicI32,
     zeros: Zeros,
+    /// Key of the checksums.
+    seed: u64,
 }
 
 /// Memory that was never written to.
@@ -80,6 +83,7 @@ impl SwapCache {
             staging_fd: AtomicI32::new(staging.fd()),
             stuck: AtomicBool::new(false),
             zeros: Zeros(crate::sys::mem::map_anon(PMD_SIZE)?),
+            seed: crate::sys::thread::random(),
         })
     }
 

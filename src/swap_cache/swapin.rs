@@ -116,6 +116,15 @@ impl SwapCache {
         match g.io() {
             IoState::Idle => {}
             IoState::Ahead if g.moving.has(page) => return self.map_ahead(pmd, &mut g),
+            IoState::Inactive => {
+                let hit = g.moving.has(page);
+                self.stats().pgactivate.inc();
+                self.settle(pmd, &mut g);
+                if hit {
+                    self.program().wake(pmd.addr(), PMD_SIZE);
+                    return Plan::Served;
+                }
+            }
             IoState::Ahead => {
                 self.drop_ahead(&mut g);
             }
@@ -243,7 +252,7 @@ impl SwapCache {
         let Some((fr, _)) = frame.take() else {
             return Plan::NeedFrame { zeroed: false };
         };
-        let pages = g.swapped;
+        let pages = g.swapped.minus(g.present);
         g.moving = pages;
         g.buffer = fr.0;
         g.set_io(IoState::Reading);
@@ -386,7 +395,10 @@ impl SwapCache {
         let Some(entry) = g.entry else {
             return Plan::Wait;
         };
-        let run = g.swapped.run_around(page, n.clamp(1, FILL_MAX));
+        let run = g
+            .swapped
+            .minus(g.present)
+            .run_around(page, n.clamp(1, FILL_MAX));
         if buffers.is_empty() {
             return Plan::NeedBuffer;
         }
@@ -422,10 +434,13 @@ impl SwapCache {
         if ok {
             // The buffer holds the run only; `copy_in` counts from the start of a range.
             let src = buffers.addr(buffer).wrapping_sub(first * PAGE_SIZE);
+            let keep = self.remember(pmd, &mut g, pages, src);
             let got = self.copy_in(pmd, pages, src);
             self.charge.uncharge(pages.minus(got).count());
             self.became_present(pmd, &mut g, got);
-            self.forget_slots(&mut g, got);
+            if !keep {
+                self.forget_slots(&mut g, got);
+            }
             self.stats().pswpin.add(n as u64);
             self.stats().fill.inc();
         } else {

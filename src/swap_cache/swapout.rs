@@ -17,49 +17,52 @@ pub struct Writeback {
 
 /// What came of trying to evict a range.
 pub enum Victim {
-    /// Its pages are in the frame; write them, then call `writeback_done`.
-    Write(Writeback),
+    /// Its pages are in a frame, out of the program's reach; see `start_write`.
+    Inactive,
     /// Nothing to do here, now.
     Skip,
-    /// No place in swap.
-    Full,
     /// All frames are in use; finish some writes first.
     NoFrame,
 }
 
+/// What came of an inactive range.
+pub enum Start {
+    /// Carry the write out, then call `writeback_done`.
+    Write(Writeback),
+    /// It left without a write: every page was clean.
+    Clean,
+    /// It became active again meanwhile.
+    Active,
+    /// No place in swap: it is back in the program.
+    Full,
+}
+
 impl SwapCache {
-    /// Takes the resident pages of a range (popped from the LRU list) out of the program.
-    pub fn begin_writeback(&self, pmd: Pmd, devices: &[Box<dyn Device>]) -> Victim {
+    /// Takes the resident pages of a range (popped from the LRU list) out of the program. Whoever
+    /// touches one before it is written gets them back at once: that is the second chance.
+    pub fn deactivate(&self, pmd: Pmd) -> Victim {
         let Some(r) = self.ranges.get(pmd) else {
             return Victim::Skip;
         };
         let mut g = r.lock();
         g.listed = false;
         self.stats().pgscan.inc();
-        let out = self.try_begin(pmd, &mut g, devices);
+        let out = self.try_deactivate(pmd, &mut g);
         // Whatever stays resident stays on the list.
         self.became_present(pmd, &mut g, PageMask::EMPTY);
         out
     }
 
-    fn try_begin(&self, pmd: Pmd, g: &mut RangeGuard<'_>, devices: &[Box<dyn Device>]) -> Victim {
+    fn try_deactivate(&self, pmd: Pmd, g: &mut RangeGuard<'_>) -> Victim {
         let pages = g.present.and(g.writable);
         if g.io() != IoState::Idle || pages.is_empty() || !self.abilities.mv {
             return Victim::Skip;
         }
-        let entry = match g.entry {
-            Some(e) if self.clusters.is_writable(e) => e,
+        if g.entry.is_some_and(|e| !self.clusters.is_writable(e)) {
             // Another process reads this cluster too; it is let go when its last page comes in.
-            Some(_) => return Victim::Skip,
-            None => match self.clusters.alloc(&self.charge, devices) {
-                Ok(e) => e,
-                Err(_) => return Victim::Full,
-            },
-        };
+            return Victim::Skip;
+        }
         let Some(frame) = self.frames.take_empty() else {
-            if g.entry.is_none() {
-                self.clusters.free(entry);
-            }
             return Victim::NoFrame;
         };
         let whole = g.is_whole();
@@ -67,48 +70,150 @@ impl SwapCache {
         g.present = g.present.minus(out.holes);
         self.charge.uncharge(out.holes.count());
         if out.moved.is_empty() {
-            if g.entry.is_none() {
-                self.clusters.free(entry);
-            }
             self.frames.put_empty(frame);
             return Victim::Skip;
         }
-        if whole && out.moved.is_full() {
-            self.stats().thp_swpout.inc();
-        } else {
-            self.stats().thp_swpout_fallback.inc();
+        if !(whole && out.moved.is_full()) {
             g.huge = false;
         }
         g.present = g.present.minus(out.moved);
         g.moving = out.moved;
-        g.entry = Some(entry);
         g.buffer = frame.0;
+        g.set_io(IoState::Inactive);
+        Victim::Inactive
+    }
+
+    /// An inactive range leaves for good.
+    pub fn start_write(&self, pmd: Pmd, devices: &[Box<dyn Device>]) -> Start {
+        let Some(r) = self.ranges.get(pmd) else {
+            return Start::Active;
+        };
+        let mut g = r.lock();
+        if g.io() != IoState::Inactive {
+            return Start::Active;
+        }
+        let (frame, pages, old) = (Frame(g.buffer), g.moving, g.moving.and(g.swapped));
+        let summed = g.summed;
+        // From here on faults wait for us, and the frame can be looked at without the lock.
         g.set_io(IoState::Writing);
-        Victim::Write(Writeback {
+        drop(g);
+        let clean = if summed {
+            self.clean_pages(pmd, frame, old)
+        } else {
+            PageMask::EMPTY
+        };
+        let mut g = r.lock();
+        let dirty = pages.minus(clean);
+        self.stats().swap_clean.add(clean.count() as u64);
+        if dirty.is_empty() {
+            self.count_swapout(pages);
+            self.end_writeback(pmd, g, true);
+            return Start::Clean;
+        }
+        let entry = match g.entry {
+            Some(e) => e,
+            None => match self.clusters.alloc(&self.charge, devices) {
+                Ok(e) => e,
+                Err(_) => {
+                    self.end_writeback_unwritten(pmd, g);
+                    return Start::Full;
+                }
+            },
+        };
+        self.count_swapout(pages);
+        g.entry = Some(entry);
+        // Until the write is done these slots hold neither the old nor the new.
+        g.swapped = g.swapped.minus(dirty);
+        drop(g);
+        Start::Write(Writeback {
             pmd,
             frame,
-            pages: out.moved,
+            pages: dirty,
             entry,
         })
     }
 
+    fn count_swapout(&self, pages: PageMask) {
+        if pages.is_full() {
+            self.stats().thp_swpout.inc();
+        } else {
+            self.stats().thp_swpout_fallback.inc();
+        }
+    }
+
+    /// There is no place for it: the program gets it back.
+    fn end_writeback_unwritten(&self, pmd: Pmd, mut g: RangeGuard<'_>) {
+        let (frame, pages) = (Frame(g.buffer), g.moving);
+        self.bring_back(pmd, &mut g, frame, pages);
+        g.moving = PageMask::EMPTY;
+        let wanted = core::mem::take(&mut g.wanted);
+        g.set_io(IoState::Idle);
+        drop(g);
+        if wanted {
+            self.program().wake(pmd.addr(), PMD_SIZE);
+        }
+    }
+
+    /// No frame holds pages of the range any more: what was read ahead is forgotten, what is
+    /// inactive goes back to the program. No transfer is in flight.
+    pub fn settle(&self, pmd: Pmd, g: &mut RangeGuard<'_>) {
+        match g.io() {
+            IoState::Ahead => {
+                self.drop_ahead(g);
+            }
+            IoState::Inactive => {
+                let (frame, pages) = (Frame(g.buffer), g.moving);
+                self.bring_back(pmd, g, frame, pages);
+                g.moving = PageMask::EMPTY;
+                g.set_io(IoState::Idle);
+            }
+            _ => {}
+        }
+    }
+
+    /// As `settle`, for a range that reclaim had made inactive.
+    pub fn activate(&self, pmd: Pmd) {
+        if let Some(r) = self.ranges.get(pmd) {
+            let mut g = r.lock();
+            if g.io() == IoState::Inactive {
+                self.settle(pmd, &mut g);
+            }
+        }
+    }
+
     /// The write ended; `ok` only if every byte of every page is known to be on the device.
-    pub fn writeback_done(&self, pmd: Pmd, ok: bool) {
+    pub fn writeback_done(&self, pmd: Pmd, written: PageMask, ok: bool) {
         let Some(r) = self.ranges.get(pmd) else {
             return;
         };
         let mut g = r.lock();
-        let (frame, pages) = (Frame(g.buffer), g.moving);
-        g.moving = PageMask::EMPTY;
         if ok {
-            self.stats().pswpout.add(pages.count() as u64);
+            self.stats().pswpout.add(written.count() as u64);
+            g.swapped = g.swapped.or(written);
         } else {
             self.stats().swap_write_errors.inc();
         }
-        if !ok || g.wanted {
-            self.bring_back(pmd, &mut g, frame, pages, ok);
+        self.end_writeback(pmd, g, ok);
+    }
+
+    /// `ok`: the frame's pages are all in their slots.
+    fn end_writeback(&self, pmd: Pmd, mut g: RangeGuard<'_>, ok: bool) {
+        let (frame, pages) = (Frame(g.buffer), g.moving);
+        g.moving = PageMask::EMPTY;
+        if !ok {
+            self.bring_back(pmd, &mut g, frame, pages);
+            if g.swapped.is_empty() {
+                // Not to be tried again.
+                if let Some(e) = g.entry.take() {
+                    self.clusters.mark_bad(e);
+                }
+            }
+        } else if g.wanted {
+            self.stats().swap_cache_hit.inc();
+            self.bring_back(pmd, &mut g, frame, pages);
+            // What the program does with them now is not known; their slots are old.
+            self.forget_slots(&mut g, pages);
         } else {
-            g.swapped = g.swapped.or(pages);
             self.stats().pgsteal.add(pages.count() as u64);
             self.retire(frame, pages, g.huge);
         }
@@ -123,15 +228,13 @@ impl SwapCache {
         }
     }
 
-    /// Puts pages that are still in the frame back into the program: somebody wants them, or
-    /// they could not be written.
-    fn bring_back(
+    /// Puts pages that are in the frame back into the program.
+    pub(super) fn bring_back(
         &self,
         pmd: Pmd,
         g: &mut RangeGuard<'_>,
         frame: Frame,
         pages: PageMask,
-        written: bool,
     ) {
         self.drop_page_table(pmd, g);
         let mut back = self.move_pages(Dir::In, pmd, frame, pages).moved;
@@ -139,31 +242,12 @@ impl SwapCache {
         if !left.is_empty() {
             // The program's mapping changed: copy what cannot be moved.
             back = back.or(self.copy_in(pmd, left, self.frames.addr(frame) as *const u8));
-        }
-        let lost = pages.minus(back);
-        self.became_present(pmd, g, back);
-        if written {
-            self.stats().swap_cache_hit.inc();
-            g.swapped = g.swapped.or(lost);
-            self.charge.uncharge(lost.count());
-        } else if !lost.is_empty() {
-            // Not on the device, and the program has no mapping to put it back into.
-            self.stats().pages_poisoned.add(lost.count() as u64);
-            self.charge.uncharge(lost.count());
-        }
-        if !left.is_empty() {
             self.frames.clear(frame, true, self.staging());
         }
         self.frames.put_empty(frame);
-        if g.swapped.is_empty() {
-            if let Some(e) = g.entry.take() {
-                if written {
-                    self.clusters.free(e);
-                } else {
-                    self.clusters.mark_bad(e);
-                }
-            }
-        }
+        self.became_present(pmd, g, back);
+        // What has no mapping any more to go back to is still in its slot, or nobody's.
+        self.charge.uncharge(pages.minus(back).count());
     }
 
     /// The frame's pages are on the device: use the frame again, or give its memory back.

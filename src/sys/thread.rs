@@ -134,6 +134,14 @@ pub fn getpid() -> u32 {
     unsafe { syscall(libc::SYS_getpid, []) }.unwrap_or(0) as u32
 }
 
+/// A number that nobody can guess.
+pub fn random() -> u64 {
+    let mut v = 0u64;
+    // SAFETY: the variable outlives the call.
+    let _ = unsafe { syscall(libc::SYS_getrandom, [&mut v as *mut u64 as usize, 8, 0]) };
+    v ^ now_ns()
+}
+
 /// Ends the whole process.
 pub fn exit_group(code: i32) -> ! {
     loop {

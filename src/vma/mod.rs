@@ -7,7 +7,7 @@
 //! | 0 | 0 | never touched, or discarded | zeros |
 //! | 1 | 0 | resident | in the program's page table |
 //! | 0 | 1 | swapped out | in its slot |
-//! | 1 | 1 | never | |
+//! | 1 | 1 | resident, and its slot still has what was read from it | in the program's page table; equal to the slot's if the checksum of the page is what it was |
 //!
 //! `writable` says of each page whether the program's mapping allows reading and writing: only
 //! such pages are moved out, because UFFDIO_MOVE needs equal protections on both sides.
@@ -22,6 +22,7 @@
 //! | Reading | being read into the frame; still swapped | fault: `swap_cache::swapin_done` |
 //! | Filling | being read into a fill buffer; still swapped | fault: `swap_cache::fill_done` |
 //! | Ahead | in the frame as well as in their slots; no transfer | fault, a hook, or fork: `swap_cache::drop_ahead` |
+//! | Inactive | in the frame only, unless `swapped` too; no transfer | reclaim: `swap_cache::start_write`; a fault or hook: `swap_cache::settle` |
 //! | Writing | in the frame only, neither present nor swapped | reclaim: `swap_cache::writeback_done` |
 //!
 //! Everything changes under the range's lock. The lock is never held across I/O: it is released
@@ -32,4 +33,4 @@ mod lru;
 mod table;
 
 pub use lru::Lru;
-pub use table::{IoState, Range, RangeGuard, Ranges};
+pub use table::{IoState, Range, RangeGuard, Ranges, Sums};

@@ -16,6 +16,16 @@ pub enum IoState {
     Filling = 2,
     Writing = 3,
     Ahead = 4,
+    Inactive = 5,
+}
+
+impl IoState {
+    /// No transfer is in flight.
+    fn is_settled(word: u32) -> bool {
+        word == IoState::Idle as u32
+            || word == IoState::Ahead as u32
+            || word == IoState::Inactive as u32
+    }
 }
 
 impl IoState {
@@ -25,7 +35,8 @@ impl IoState {
             1 => IoState::Reading,
             2 => IoState::Filling,
             3 => IoState::Writing,
-            _ => IoState::Ahead,
+            4 => IoState::Ahead,
+            _ => IoState::Inactive,
         }
     }
 }
@@ -48,11 +59,13 @@ pub struct State {
     pub wanted: bool,
     /// A read of the whole failed: bring it in page by page, so that only what is bad is lost.
     pub salvage: bool,
+    /// The range has had checksums: their table's page is charged.
+    pub summed: bool,
     /// On the LRU list.
     pub listed: bool,
     /// In memory as one huge page, as far as we know.
     pub huge: bool,
-    /// A folio read ahead waits in the frame for its fault.
+    /// The read in flight is ahead of its fault.
     pub ahead: bool,
 }
 
@@ -75,13 +88,13 @@ impl Range {
         RangeGuard { range: self }
     }
 
-    /// Sleeps until no transfer is in flight, and returns with the lock; the range is idle, or
-    /// holds a folio read ahead. For hooks: an engine thread that ends transfers must not call it.
+    /// Sleeps until no transfer is in flight, and returns with the lock; there may still be a
+    /// frame that holds pages (see `swap_cache::settle`). For hooks: an engine thread that ends transfers must not call it.
     pub fn lock_settled(&self) -> RangeGuard<'_> {
         loop {
             let g = self.lock();
             let io = self.io.load(Relaxed);
-            if io == IoState::Idle as u32 || io == IoState::Ahead as u32 {
+            if IoState::is_settled(io) {
                 return g;
             }
             drop(g);
@@ -101,7 +114,7 @@ impl RangeGuard<'_> {
 
     pub fn set_io(&mut self, io: IoState) {
         self.range.io.store(io as u32, Relaxed);
-        if io == IoState::Idle || io == IoState::Ahead {
+        if IoState::is_settled(io as u32) {
             futex::wake(&self.range.io, u32::MAX, Scope::Process);
         }
     }
@@ -140,7 +153,12 @@ const ROOT: usize = 1 << (47 - 21 - LEAF_BITS);
 /// needed and never freed; all-zero bytes are a valid empty descriptor.
 pub struct Ranges {
     root: *mut AtomicPtr<Range>,
+    /// Checksums, a page of them to each range, mapped beside the leaves.
+    sums: *mut AtomicPtr<Sums>,
 }
+
+/// Checksums of the pages of a range, as they were when they were read from swap.
+pub type Sums = [u64; PMD_NR];
 
 // SAFETY: the root is only read and written through atomics.
 unsafe impl Sync for Ranges {}
@@ -150,8 +168,10 @@ unsafe impl Send for Ranges {}
 impl Ranges {
     pub fn new() -> Result<Ranges, Errno> {
         let root = mem::map_anon(ROOT * size_of::<AtomicPtr<Range>>())?;
+        let sums = mem::map_anon(ROOT * size_of::<AtomicPtr<Sums>>())?;
         Ok(Ranges {
             root: root as *mut AtomicPtr<Range>,
+            sums: sums as *mut AtomicPtr<Sums>,
         })
     }
 
@@ -187,6 +207,32 @@ impl Ranges {
             }
         }
         self.get(pmd).ok_or(Errno::ENOMEM)
+    }
+
+    /// The place for a range's checksums; null if there is no memory for them. Only whoever has
+    /// the range's transfer, or its lock while it has none, may use it.
+    pub fn sums(&self, pmd: Pmd) -> *mut Sums {
+        let i = (pmd.0 >> LEAF_BITS) as usize;
+        if i >= ROOT {
+            return core::ptr::null_mut();
+        }
+        // SAFETY: inside the table, which is never unmapped.
+        let slot = unsafe { &*self.sums.add(i) };
+        if slot.load(Acquire).is_null() {
+            let bytes = LEAF * size_of::<Sums>();
+            let Ok(leaf) = mem::map_anon(bytes) else {
+                return core::ptr::null_mut();
+            };
+            if slot
+                .compare_exchange(core::ptr::null_mut(), leaf as *mut Sums, AcqRel, Acquire)
+                .is_err()
+            {
+                // SAFETY: another thread was first; nobody saw ours.
+                let _ = unsafe { mem::munmap(leaf as usize, bytes) };
+            }
+        }
+        // SAFETY: the leaf has LEAF elements.
+        unsafe { slot.load(Acquire).add(pmd.0 as usize & (LEAF - 1)) }
     }
 
     /// Every descriptor that may be in use. For fork and statistics.
