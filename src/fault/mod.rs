@@ -15,13 +15,17 @@ use crate::sys::thread::now_ns;
 use crate::sys::uffd::{Msg, PageFault};
 use crate::sys::{syscall, Errno};
 use core::sync::atomic::Ordering::Relaxed;
-use std::os::fd::RawFd;
 use stream::Streams;
 
 /// Transfers that the handler has in flight at most.
 const DEPTH: usize = 128;
-/// Pages of a small fill: 16 KiB.
-const FILL: usize = 4;
+/// How long the handler looks for more before it sleeps. Waking a sleeping thread on another CPU
+/// costs tens of microseconds in a virtual machine, as much as a read of the disk.
+const SPIN_NS: u64 = 50_000;
+/// As long as a read is in flight.
+const SPIN_READ_NS: u64 = 150_000;
+/// Sleeps without looking first, after looking was in vain.
+const SPIN_PAUSE_MAX: u32 = 64;
 
 /// What a transfer in flight is for.
 #[derive(Clone, Copy)]
@@ -69,7 +73,32 @@ pub struct Handler<'e> {
     in_flight: usize,
     streams: Streams,
     ahead: AheadQueue,
-    wake_fd: Option<RawFd>,
+    spin: Spin,
+}
+
+/// Whether it pays to look again before sleeping.
+struct Spin {
+    /// More than one CPU is there to do so.
+    possible: bool,
+    pause: u32,
+    skip: u32,
+}
+
+impl Spin {
+    fn failed(&mut self) {
+        self.pause = (self.pause * 2).clamp(1, SPIN_PAUSE_MAX);
+        self.skip = self.pause;
+    }
+    fn worked(&mut self) {
+        self.pause = 0;
+    }
+    fn may(&mut self) -> bool {
+        if self.skip > 0 {
+            self.skip -= 1;
+            return false;
+        }
+        self.possible
+    }
 }
 
 impl<'e> Handler<'e> {
@@ -95,7 +124,11 @@ impl<'e> Handler<'e> {
                 items: [Pmd(0); AHEAD_MAX],
                 len: 0,
             },
-            wake_fd: None,
+            spin: Spin {
+                possible: crate::sys::thread::cpus() > 1,
+                pause: 0,
+                skip: 0,
+            },
         })
     }
 
@@ -105,6 +138,13 @@ impl<'e> Handler<'e> {
     /// Serves what there is, then sleeps until there is more. `other` gets the faults that lie in
     /// the engine's own doorbell pages.
     pub fn turn(&mut self, other: &mut dyn FnMut(&mut Self, &PageFault) -> bool) {
+        if !self.look(other) && !self.look_again(other) {
+            self.sleep();
+        }
+    }
+
+    /// Serves the faults and ends the transfers that are there. False if there were none.
+    fn look(&mut self, other: &mut dyn FnMut(&mut Self, &PageFault) -> bool) -> bool {
         let mut msgs = [Msg::default(); 16];
         let n = self.cache.program().read(&mut msgs).len();
         for m in &msgs[..n] {
@@ -115,10 +155,31 @@ impl<'e> Handler<'e> {
             }
         }
         self.kick_queues();
-        let done = self.reap(false);
-        if n == 0 && !done {
-            self.sleep();
+        self.reap(false) || n > 0
+    }
+
+    /// Looks for a while, where that has been worth it.
+    fn look_again(&mut self, other: &mut dyn FnMut(&mut Self, &PageFault) -> bool) -> bool {
+        if !self.spin.may() {
+            return false;
         }
+        let limit = if self.in_flight > 0 {
+            SPIN_READ_NS
+        } else {
+            SPIN_NS
+        };
+        let start = now_ns();
+        while now_ns() - start < limit {
+            if self.look(other) {
+                self.spin.worked();
+                return true;
+            }
+            for _ in 0..32 {
+                core::hint::spin_loop();
+            }
+        }
+        self.spin.failed();
+        false
     }
 
     /// Waits until no transfer of the handler is in flight and nothing is held ahead.
@@ -154,10 +215,6 @@ impl<'e> Handler<'e> {
                 }
             }
         }
-        if let Some(fd) = self.wake_fd {
-            fds[n].fd = fd;
-            n += 1;
-        }
         // SAFETY: the array outlives the call; no time limit, no signal mask.
         let _ = unsafe { syscall(libc::SYS_ppoll, [fds.as_mut_ptr() as usize, n, 0, 0, 8]) };
     }
@@ -166,7 +223,7 @@ impl<'e> Handler<'e> {
         let start_ns = now_ns();
         let pmd = Pmd::of(f.addr);
         let page = crate::mm::page_in_pmd(f.addr);
-        let walk = self.streams.classify(pmd, page);
+        let (walk, pages) = self.streams.classify(pmd, page);
         let mut frame: Option<(Frame, bool)> = None;
         let mut stalled = false;
         loop {
@@ -176,7 +233,7 @@ impl<'e> Handler<'e> {
                     if present.is_empty() && walk.is_some() {
                         Unit::Whole
                     } else {
-                        Unit::Pages(FILL << (2 * walk.is_some() as usize))
+                        Unit::Pages(pages)
                     }
                 },
                 &mut frame,

@@ -1,25 +1,31 @@
-//! Which faults belong to a walk through memory.
+//! Which faults belong to a walk through memory, and how much to bring in.
 //!
-//! A walk enters 2 MiB ranges one after the other, each at its edge. A jump lands anywhere. The
-//! rule looks at the last ranges that faulted: a fault near the first page of the range after one
-//! of them (or near the last page of the range before) goes on with that walk. Faults inside a
-//! range that follow each other page by page make its start known as a walk too.
+//! A walk goes through memory page by page, up or down; a jump lands anywhere. The rule keeps the
+//! last places that faulted. A fault just beyond one of them goes on with that walk: its window
+//! grows fourfold each time, from one page to 64. A walk that has reached the edge of its 2 MiB
+//! range and enters the next takes whole folios from there, and the next ones are read ahead. A
+//! fault that goes on with nothing brings in one page.
 
 use crate::mm::{Pmd, PMD_NR};
 
-const HEADS: usize = 8;
-/// Pages at a range's edge in which a walk is expected to enter it.
-const EDGE: usize = 32;
+const HEADS: usize = 16;
+/// Pages at a range's edge in which a walk is expected to leave it and to enter the next.
+const EDGE: u64 = 32;
 const WINDOW_MAX: usize = 4;
+const PAGES_MAX: usize = 64;
 
 #[derive(Clone, Copy, Default)]
 struct Head {
-    pmd: u32,
-    page: u32,
+    /// Number of the page that faulted last, over all memory.
+    at: u64,
+    /// Pages that were brought in with it.
+    pages: u64,
     /// -1 or 1 once it walks, 0 before.
     step: i32,
-    /// Times it went on.
+    /// Times it went on; 0 for no walk at all.
     length: u32,
+    /// Ranges that it entered at the edge.
+    ranges: u32,
 }
 
 #[derive(Default)]
@@ -30,52 +36,82 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// The direction of the walk that a fault belongs to.
-    pub fn classify(&mut self, pmd: Pmd, page: usize) -> Option<i32> {
-        let (p, page) = (pmd.0, page as u32);
+    /// The direction in which the fault's walk enters this range, if it does so at its edge; and
+    /// how many pages to bring in otherwise.
+    pub fn classify(&mut self, pmd: Pmd, page: usize) -> (Option<i32>, usize) {
+        let at = u64::from(pmd.0) * PMD_NR as u64 + page as u64;
         for i in 0..HEADS {
-            let h = &mut self.heads[i];
-            if h.length == 0 {
-                continue;
-            }
-            let step = if p == h.pmd.wrapping_add(1) && (page as usize) < EDGE && h.step >= 0 {
-                1
-            } else if p.wrapping_add(1) == h.pmd && page as usize >= PMD_NR - EDGE && h.step <= 0 {
-                -1
-            } else if p == h.pmd && page > h.page && page - h.page <= EDGE as u32 && h.step >= 0 {
-                // Inside the range, going up a few pages at a time.
-                h.page = page;
-                h.length += 1;
-                self.last = i;
-                return (h.length > 2).then_some(1);
-            } else {
+            let Some(h) = self.heads[i].goes_on(at) else {
                 continue;
             };
-            *h = Head {
-                pmd: p,
-                page,
-                step,
-                length: h.length + 1,
-            };
+            self.heads[i] = h;
             self.last = i;
-            return Some(step);
+            return (
+                (h.ranges > 0).then_some(h.step),
+                (1 << (2 * h.length.min(3) - 2)).min(PAGES_MAX) as usize,
+            );
         }
         self.last = self.next;
         self.heads[self.next] = Head {
-            pmd: p,
-            page,
+            at,
+            pages: 1,
             step: 0,
             length: 1,
+            ranges: 0,
         };
         self.next = (self.next + 1) % HEADS;
-        None
+        (None, 1)
     }
 
     /// Folios to read ahead for the walk that was last seen.
     pub fn window(&self) -> usize {
-        match self.heads[self.last].length {
-            0..=1 => 0,
-            n => (n as usize - 1).min(WINDOW_MAX),
+        (self.heads[self.last].ranges as usize).min(WINDOW_MAX)
+    }
+}
+
+impl Head {
+    /// The head after a fault at `at`, if that goes on with it.
+    fn goes_on(&self, at: u64) -> Option<Head> {
+        if self.length == 0 {
+            return None;
+        }
+        let nr = PMD_NR as u64;
+        let (range, before) = (at / nr, self.at / nr);
+        let page = at % nr;
+        let up = at > self.at && at - self.at <= 2 * self.pages.max(2);
+        let down = at < self.at && self.at - at <= 2 * self.pages.max(2);
+        // A walker of whole ranges faults once in each, at the edge where it comes in.
+        let next_up =
+            range == before + 1 && page < EDGE && (self.ranges > 0 || up || self.at_edge(1));
+        let next_down = range + 1 == before
+            && page >= nr - EDGE
+            && (self.ranges > 0 || down || self.at_edge(-1));
+        let step = if (up || next_up) && self.step >= 0 {
+            1
+        } else if (down || next_down) && self.step <= 0 {
+            -1
+        } else {
+            return None;
+        };
+        let crossed = next_up || next_down;
+        let length = self.length + 1;
+        Some(Head {
+            at,
+            pages: (1 << (2 * length.min(4) - 2)).min(PAGES_MAX as u64),
+            step,
+            length,
+            ranges: self.ranges + u32::from(crossed),
+        })
+    }
+
+    /// Entered its range at the edge that a walk in this direction enters at: having brought the
+    /// whole of it in, it would not be heard of again before the next.
+    fn at_edge(&self, step: i32) -> bool {
+        let page = self.at % PMD_NR as u64;
+        if step > 0 {
+            page < EDGE
+        } else {
+            page >= PMD_NR as u64 - EDGE
         }
     }
 }
@@ -85,28 +121,48 @@ mod tests {
     use super::*;
 
     #[test]
-    fn walks_up_and_down() {
+    fn walks_over_ranges() {
         let mut s = Streams::default();
-        assert_eq!(s.classify(Pmd(10), 0), None);
-        assert_eq!(s.classify(Pmd(11), 0), Some(1));
-        assert_eq!(s.classify(Pmd(12), 3), Some(1));
+        assert_eq!(s.classify(Pmd(10), 0), (None, 1));
+        assert_eq!(s.classify(Pmd(11), 0).0, Some(1));
+        assert_eq!(s.classify(Pmd(12), 3).0, Some(1));
         assert_eq!(s.window(), 2);
-        assert_eq!(s.classify(Pmd(90), 511), None);
-        assert_eq!(s.classify(Pmd(89), 511), Some(-1));
-        assert_eq!(s.classify(Pmd(13), 0), Some(1));
+        assert_eq!(s.classify(Pmd(90), 511).0, None);
+        assert_eq!(s.classify(Pmd(89), 511).0, Some(-1));
+        assert_eq!(s.classify(Pmd(13), 0).0, Some(1));
         assert_eq!(s.window(), 3);
+    }
+
+    #[test]
+    fn windows_grow_within_a_range_and_the_walk_goes_on_whole() {
+        let mut s = Streams::default();
+        let (mut page, mut pages) = (100, vec![]);
+        loop {
+            let (walk, n) = s.classify(Pmd(5), page);
+            assert_eq!(walk, None);
+            pages.push(n);
+            page += n;
+            if page >= PMD_NR {
+                break;
+            }
+        }
+        assert_eq!(&pages[..4], [1, 4, 16, 16]);
+        assert_eq!(s.classify(Pmd(6), page - PMD_NR).0, Some(1));
     }
 
     #[test]
     fn jumps_are_not_walks() {
         let mut s = Streams::default();
         let mut x = 1u64;
-        let mut walks = 0;
+        let (mut walks, mut pages) = (0, 0);
         for _ in 0..10_000 {
             x = x.wrapping_mul(6364136223846793005).wrapping_add(1);
             let p = (x >> 33) as usize % (1000 * PMD_NR);
-            walks += s.classify(Pmd((p / PMD_NR) as u32), p % PMD_NR).is_some() as usize;
+            let (w, n) = s.classify(Pmd((p / PMD_NR) as u32), p % PMD_NR);
+            walks += w.is_some() as usize;
+            pages += n;
         }
-        assert!(walks < 100, "{walks}");
+        assert!(walks < 20, "{walks}");
+        assert!(pages < 10_200, "{pages}");
     }
 }

@@ -117,12 +117,8 @@ impl SwapCache {
             IoState::Idle => {}
             IoState::Ahead if g.moving.has(page) => return self.map_ahead(pmd, &mut g),
             IoState::Inactive => {
-                let hit = g.moving.has(page);
-                self.stats().pgactivate.inc();
-                self.settle(pmd, &mut g);
-                if hit {
-                    self.program().wake(pmd.addr(), PMD_SIZE);
-                    return Plan::Served;
+                if let Some(plan) = self.touch_inactive(pmd, &mut g, page) {
+                    return plan;
                 }
             }
             IoState::Ahead => {
@@ -154,6 +150,32 @@ impl SwapCache {
             return self.first_touch(pmd, &mut g, page, frame);
         }
         self.zero_fill(pmd, &mut g, page)
+    }
+
+    /// A fault on a range that reclaim has made inactive. A folio that came in whole goes back
+    /// whole; of a range that is used in pieces only the piece goes back, and the rest may leave.
+    fn touch_inactive(&self, pmd: Pmd, g: &mut RangeGuard<'_>, page: usize) -> Option<Plan> {
+        let hit = g.moving.has(page);
+        self.stats().pgactivate.inc();
+        if hit && !g.huge {
+            let run = PageMask::of(g.moving.run_around(page, 1));
+            let back = self.move_pages(Dir::In, pmd, Frame(g.buffer), run).moved;
+            if back == run {
+                g.moving = g.moving.minus(run);
+                self.became_present(pmd, g, run);
+                if g.moving.is_empty() {
+                    self.frames.clear(Frame(g.buffer), true, self.staging());
+                    self.frames.put_empty(Frame(g.buffer));
+                    g.set_io(IoState::Idle);
+                }
+                return Some(Plan::Served);
+            }
+        }
+        self.settle(pmd, g);
+        if hit {
+            self.program().wake(pmd.addr(), PMD_SIZE);
+        }
+        hit.then_some(Plan::Served)
     }
 
     /// A fault on a page that should be there: an old message, or the page was dropped by a
