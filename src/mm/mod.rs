@@ -1,5 +1,7 @@
 //! Units of memory: pages, folios and their orders. Pure; no kernel calls.
 
+pub mod copy;
+
 /// Bytes of a base page.
 pub const PAGE_SIZE: usize = 4096;
 /// Order of a PMD-sized folio: 2 MiB is `1 << 9` base pages.
