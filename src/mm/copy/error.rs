@@ -20,6 +20,8 @@ pub enum CopyError {
     BadAddress,
     /// Source and destination overlap.
     Overlap,
+    /// The processor lacks the instructions that were asked for.
+    Unsupported,
 }
 
 impl CopyError {
@@ -33,6 +35,7 @@ impl CopyError {
             Self::Misaligned => "source or destination is not aligned to a base page",
             Self::BadAddress => "source or destination is null or wraps around",
             Self::Overlap => "source and destination overlap",
+            Self::Unsupported => "the processor lacks these instructions",
         }
     }
 }

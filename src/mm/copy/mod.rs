@@ -12,13 +12,18 @@
 //! Source and destination start at base-page boundaries; lengths are whole
 //! base pages, any number of them, not only powers of two.
 
+mod cpu;
 mod error;
 mod order;
+mod plan;
 mod raw;
+#[cfg(all(not(miri), target_arch = "x86_64"))]
+mod x86;
 
+pub use cpu::{init, Cpu, Isa};
 pub use error::CopyError;
-pub use order::{ranges, Run, TargetLast, LOCALITY_RADIUS};
-pub use raw::{clear_raw, copy_raw};
+pub use order::{ranges, Chunks, Run, TargetLast, LOCALITY_RADIUS};
+pub use raw::{clear_raw, clear_raw_on, copy_raw, copy_raw_on};
 
 /// Order and kind of stores of a copy or clear.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -27,15 +32,31 @@ pub enum Strategy {
     /// From begin to end.
     Ascending,
     /// The order of reference 004, one sub-page at a time: [`TargetLast`].
-    #[default]
     TargetLast,
     /// Mainline's three contiguous ranges: [`ranges()`].
     Ranges,
+    /// Large blocks from the far ends towards the target, the target's
+    /// neighbourhood last: [`Chunks`]. Everything stays in some cache.
+    Chunks,
+    /// Past the caches except for what lies around the target, which comes
+    /// last.
+    Streaming,
+    /// [`Chunks`](Self::Chunks) for what fits the thread's share of the last
+    /// cache, [`Streaming`](Self::Streaming) for what does not.
+    #[default]
+    Auto,
 }
 
 impl Strategy {
     /// Every strategy, in the order of the tables.
-    pub const ALL: [Self; 3] = [Self::Ascending, Self::TargetLast, Self::Ranges];
+    pub const ALL: [Self; 6] = [
+        Self::Ascending,
+        Self::TargetLast,
+        Self::Ranges,
+        Self::Chunks,
+        Self::Streaming,
+        Self::Auto,
+    ];
 
     /// The name that the command line and the tables use.
     pub const fn name(self) -> &'static str {
@@ -43,6 +64,24 @@ impl Strategy {
             Self::Ascending => "ascending",
             Self::TargetLast => "target-last",
             Self::Ranges => "ranges",
+            Self::Chunks => "chunks",
+            Self::Streaming => "streaming",
+            Self::Auto => "auto",
+        }
+    }
+
+    /// The strategy of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|s| s.name() == name)
+    }
+
+    /// What [`Auto`](Self::Auto) stands for when `footprint` bytes of cache are
+    /// wanted and `share` are the thread's.
+    pub const fn resolve(self, footprint: usize, share: usize) -> Self {
+        match self {
+            Self::Auto if footprint > share => Self::Streaming,
+            Self::Auto => Self::Chunks,
+            other => other,
         }
     }
 }

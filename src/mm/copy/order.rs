@@ -97,6 +97,58 @@ pub const fn ranges(nr: usize, n: usize) -> [Option<Run>; 3] {
     [run(hi, nr), run(0, lo), run(lo, hi)]
 }
 
+/// The order of the measured strategies: large runs, so that string moves and
+/// hardware prefetch get going, with what the program reaches next written
+/// latest.
+///
+/// Left of the target in one run; right of it in runs of `chunk` sub-pages from
+/// the end downwards; then the right neighbours, the left neighbours and the
+/// target itself.
+#[derive(Clone, Debug)]
+pub struct Chunks {
+    left: core::ops::Range<usize>,
+    right: core::ops::Range<usize>,
+    chunk: usize,
+    near: [Option<Run>; 3],
+}
+
+impl Chunks {
+    /// Order for a huge page of `nr` sub-pages with target `n < nr`.
+    pub const fn new(nr: usize, n: usize, chunk: usize) -> Self {
+        debug_assert!(n < nr && chunk > 0);
+        let lo = n.saturating_sub(LOCALITY_RADIUS);
+        let hi = if nr - n <= LOCALITY_RADIUS {
+            nr
+        } else {
+            n + LOCALITY_RADIUS + 1
+        };
+        Self {
+            left: 0..lo,
+            right: hi..nr,
+            chunk,
+            near: [run(n + 1, hi), run(lo, n), run(n, n + 1)],
+        }
+    }
+
+    /// The next run, and whether it belongs to the target's neighbourhood.
+    pub fn next_run(&mut self) -> Option<(Run, bool)> {
+        if !self.left.is_empty() {
+            let left = core::mem::replace(&mut self.left, 0..0);
+            return run(left.start, left.end).map(|r| (r, false));
+        }
+        if !self.right.is_empty() {
+            let end = self.right.end;
+            let start = self.right.start.max(end.saturating_sub(self.chunk));
+            self.right.end = start;
+            return run(start, end).map(|r| (r, false));
+        }
+        self.near
+            .iter_mut()
+            .find_map(Option::take)
+            .map(|r| (r, true))
+    }
+}
+
 /// The run `start..end`, unless it is empty.
 pub(super) const fn run(start: usize, end: usize) -> Option<Run> {
     if start < end {

@@ -1,14 +1,22 @@
 //! The loops over a plan that touch raw memory.
 #![allow(unsafe_code)]
 
+use super::cpu::{cache_share, fast_string, Isa};
 use super::error::{check_addr, check_disjoint, check_len};
-use super::order::{ranges, Run, TargetLast};
+use super::plan::{each, Stores};
+#[cfg(all(not(miri), target_arch = "x86_64"))]
+use super::x86;
 use super::{CopyError, Strategy};
 use crate::mm::PAGE_SIZE;
+
+/// How far ahead of a streaming copy its source is prefetched.
+#[cfg(all(not(miri), target_arch = "x86_64"))]
+const STREAM_AHEAD: isize = 4096;
 
 /// [`super::copy`] on raw memory: `len` bytes from `src` to `dst`.
 ///
 /// Overlap, alignment, length and target are checked and refused, not assumed.
+/// On return all stores are ordered before whatever publishes the page.
 ///
 /// # Safety
 /// If the checks pass, `src` must be readable and `dst` writable for `len`
@@ -21,16 +29,43 @@ pub unsafe fn copy_raw(
     target: usize,
     strategy: Strategy,
 ) -> Result<(), CopyError> {
+    // SAFETY: the caller's promise is the one that is asked for.
+    unsafe { copy_raw_on(Isa::detected(), dst, src, len, target, strategy) }
+}
+
+/// [`copy_raw`] with chosen instructions, for tests and comparisons.
+///
+/// # Safety
+/// As [`copy_raw`]. Instructions that the processor lacks are refused.
+pub unsafe fn copy_raw_on(
+    isa: Isa,
+    dst: *mut u8,
+    src: *const u8,
+    len: usize,
+    target: usize,
+    strategy: Strategy,
+) -> Result<(), CopyError> {
     let nr = check_len(len, target)?;
-    check_addr(dst as usize, len)?;
-    check_addr(src as usize, len)?;
-    check_disjoint(dst as usize, src as usize, len)?;
-    each_run(nr, target, strategy, |run| {
-        let at = run.first * PAGE_SIZE;
+    check_addr(dst.addr(), len)?;
+    check_addr(src.addr(), len)?;
+    check_disjoint(dst.addr(), src.addr(), len)?;
+    if isa > Isa::detected() {
+        return Err(CopyError::Unsupported);
+    }
+    let strategy = strategy.resolve(len.saturating_mul(2), cache_share());
+    let fast = fast_string();
+    each(nr, target, strategy, |step| {
+        let at = step.run.first * PAGE_SIZE;
+        let ahead = (step.next as isize - step.run.first as isize) * PAGE_SIZE as isize;
         // SAFETY: every run of a plan lies within the `nr` sub-pages, which the
-        // caller vouches for and the checks above have shown to be disjoint.
-        unsafe { core::ptr::copy_nonoverlapping(src.add(at), dst.add(at), run.nr * PAGE_SIZE) }
+        // caller vouches for and the checks above have shown to be disjoint;
+        // the processor has `isa`.
+        unsafe {
+            let (d, s) = (dst.add(at), src.add(at));
+            copy_run(isa, fast, d, s, step.run.nr * PAGE_SIZE, step.stores, ahead);
+        }
     });
+    finish(isa);
     Ok(())
 }
 
@@ -46,13 +81,37 @@ pub unsafe fn clear_raw(
     target: usize,
     strategy: Strategy,
 ) -> Result<(), CopyError> {
+    // SAFETY: the caller's promise is the one that is asked for.
+    unsafe { clear_raw_on(Isa::detected(), dst, len, target, strategy) }
+}
+
+/// [`clear_raw`] with chosen instructions, for tests and comparisons.
+///
+/// # Safety
+/// As [`clear_raw`]. Instructions that the processor lacks are refused.
+pub unsafe fn clear_raw_on(
+    isa: Isa,
+    dst: *mut u8,
+    len: usize,
+    target: usize,
+    strategy: Strategy,
+) -> Result<(), CopyError> {
     let nr = check_len(len, target)?;
-    check_addr(dst as usize, len)?;
-    each_run(nr, target, strategy, |run| {
+    check_addr(dst.addr(), len)?;
+    if isa > Isa::detected() {
+        return Err(CopyError::Unsupported);
+    }
+    let strategy = strategy.resolve(len, cache_share());
+    let fast = fast_string();
+    each(nr, target, strategy, |step| {
         // SAFETY: every run of a plan lies within the `nr` sub-pages, which the
-        // caller vouches for.
-        unsafe { core::ptr::write_bytes(dst.add(run.first * PAGE_SIZE), 0, run.nr * PAGE_SIZE) }
+        // caller vouches for; the processor has `isa`.
+        unsafe {
+            let d = dst.add(step.run.first * PAGE_SIZE);
+            clear_run(isa, fast, d, step.run.nr * PAGE_SIZE, step.stores);
+        }
     });
+    finish(isa);
     Ok(())
 }
 
@@ -76,13 +135,91 @@ pub(super) fn clear_slice(
     unsafe { clear_raw(dst.as_mut_ptr(), dst.len(), target, strategy) }
 }
 
+/// # Safety
+/// Disjoint, page-aligned, `len` a positive multiple of the base page; the
+/// processor has `isa`.
+#[cfg(all(not(miri), target_arch = "x86_64"))]
 #[inline]
-fn each_run(nr: usize, target: usize, strategy: Strategy, mut f: impl FnMut(Run)) {
-    match strategy {
-        Strategy::Ascending => f(Run { first: 0, nr }),
-        Strategy::TargetLast => {
-            TargetLast::new(nr, target).for_each(|first| f(Run { first, nr: 1 }))
+unsafe fn copy_run(
+    isa: Isa,
+    fast: bool,
+    dst: *mut u8,
+    src: *const u8,
+    len: usize,
+    stores: Stores,
+    ahead: isize,
+) {
+    // SAFETY: the caller's promise, passed on.
+    unsafe {
+        match (isa, stores) {
+            (Isa::Portable, _) => portable_copy(dst, src, len),
+            (_, Stores::Block) if fast => x86::copy_string(dst, src, len),
+            (Isa::Sse2, Stores::Stream) => x86::stream_sse2(dst, src, len, STREAM_AHEAD),
+            (Isa::Avx2, Stores::Stream) => x86::stream_avx2(dst, src, len, STREAM_AHEAD),
+            (Isa::Avx512, Stores::Stream) => x86::stream_avx512(dst, src, len, STREAM_AHEAD),
+            (Isa::Sse2, _) => x86::copy_sse2(dst, src, len, ahead),
+            (Isa::Avx2, _) => x86::copy_avx2(dst, src, len, ahead),
+            (Isa::Avx512, _) => x86::copy_avx512(dst, src, len, ahead),
         }
-        Strategy::Ranges => ranges(nr, target).into_iter().flatten().for_each(f),
+    }
+}
+
+/// # Safety
+/// As [`copy_run`].
+#[cfg(all(not(miri), target_arch = "x86_64"))]
+#[inline]
+unsafe fn clear_run(isa: Isa, fast: bool, dst: *mut u8, len: usize, stores: Stores) {
+    // SAFETY: the caller's promise, passed on.
+    unsafe {
+        match (isa, stores) {
+            (Isa::Portable, _) => core::ptr::write_bytes(dst, 0, len),
+            (_, Stores::Block) if fast => x86::clear_string(dst, len),
+            (Isa::Sse2, Stores::Stream) => x86::wipe_sse2(dst, len),
+            (Isa::Avx2, Stores::Stream) => x86::wipe_avx2(dst, len),
+            (Isa::Avx512, Stores::Stream) => x86::wipe_avx512(dst, len),
+            (Isa::Sse2, _) => x86::clear_sse2(dst, len),
+            (Isa::Avx2, _) => x86::clear_avx2(dst, len),
+            (Isa::Avx512, _) => x86::clear_avx512(dst, len),
+        }
+    }
+}
+
+#[cfg(all(not(miri), target_arch = "x86_64"))]
+fn finish(isa: Isa) {
+    x86::fence();
+    if isa >= Isa::Avx2 {
+        // SAFETY: the processor has `isa`.
+        unsafe { x86::leave_wide() }
+    }
+}
+
+/// # Safety
+/// Disjoint, `len` a positive multiple of the base page.
+#[cfg(any(miri, not(target_arch = "x86_64")))]
+unsafe fn copy_run(_: Isa, _: bool, dst: *mut u8, src: *const u8, len: usize, _: Stores, _: isize) {
+    // SAFETY: the caller's promise, passed on.
+    unsafe { portable_copy(dst, src, len) }
+}
+
+/// # Safety
+/// As [`copy_run`].
+#[cfg(any(miri, not(target_arch = "x86_64")))]
+unsafe fn clear_run(_: Isa, _: bool, dst: *mut u8, len: usize, _: Stores) {
+    // SAFETY: the caller's promise, passed on.
+    unsafe { core::ptr::write_bytes(dst, 0, len) }
+}
+
+#[cfg(any(miri, not(target_arch = "x86_64")))]
+fn finish(_: Isa) {}
+
+/// One sub-page at a time: the C library's `memcpy` copies large blocks
+/// downwards when source and destination have the same offset in a page.
+///
+/// # Safety
+/// As [`copy_run`].
+unsafe fn portable_copy(dst: *mut u8, src: *const u8, len: usize) {
+    for at in (0..len).step_by(PAGE_SIZE) {
+        // SAFETY: within `len`, which is a multiple of the base page.
+        unsafe { core::ptr::copy_nonoverlapping(src.add(at), dst.add(at), PAGE_SIZE) }
     }
 }

@@ -1,0 +1,142 @@
+//! A strategy as runs of sub-pages, each with its kind of stores. Pure.
+
+use super::order::{ranges, run, Chunks, Run, TargetLast, LOCALITY_RADIUS};
+use super::Strategy;
+
+/// Sub-pages that [`Strategy::Chunks`] writes in one piece: 512 KiB, half of a
+/// usual second-level cache, so that the last piece is still there.
+const CHUNK: usize = 128;
+
+/// Sub-pages after the target that [`Strategy::Streaming`] leaves in the cache.
+const STREAM_WINDOW: usize = 16;
+
+/// How a run is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stores {
+    /// The fastest loop for a large run; the lines end up in some cache.
+    Block,
+    /// Vector stores: the lines end up in the first-level cache.
+    Near,
+    /// Past the caches, where there are such stores.
+    Stream,
+}
+
+/// One step of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    pub run: Run,
+    pub stores: Stores,
+    /// First sub-page of the next step, for prefetch; the own one at the end.
+    pub next: usize,
+}
+
+/// Calls `f` for every step of the plan for `nr` sub-pages with target
+/// `n < nr`.
+#[inline]
+pub(super) fn each(nr: usize, n: usize, strategy: Strategy, mut f: impl FnMut(Step)) {
+    let mut step = |run: Run, stores| {
+        f(Step {
+            run,
+            stores,
+            next: run.first,
+        })
+    };
+    match strategy {
+        Strategy::Ascending => step(Run { first: 0, nr }, Stores::Block),
+        Strategy::TargetLast => {
+            let mut order = TargetLast::new(nr, n).peekable();
+            while let Some(first) = order.next() {
+                f(Step {
+                    run: Run { first, nr: 1 },
+                    stores: Stores::Near,
+                    next: order.peek().copied().unwrap_or(first),
+                });
+            }
+        }
+        Strategy::Ranges => {
+            for run in ranges(nr, n).into_iter().flatten() {
+                step(run, Stores::Block);
+            }
+        }
+        // `Auto` has been resolved by the caller.
+        Strategy::Chunks | Strategy::Auto => {
+            let mut chunks = Chunks::new(nr, n, CHUNK);
+            while let Some((run, near)) = chunks.next_run() {
+                step(run, if near { Stores::Near } else { Stores::Block });
+            }
+        }
+        Strategy::Streaming => {
+            let lo = n.saturating_sub(LOCALITY_RADIUS);
+            let hi = end_of(nr, n, LOCALITY_RADIUS);
+            let window = end_of(nr, n, STREAM_WINDOW);
+            let far = [run(0, lo), run(window, nr)];
+            let near = [run(hi, window), run(n + 1, hi), run(lo, n), run(n, n + 1)];
+            for run in far.into_iter().flatten() {
+                step(run, Stores::Stream);
+            }
+            for run in near.into_iter().flatten() {
+                step(run, Stores::Near);
+            }
+        }
+    }
+}
+
+/// End of the `radius` sub-pages after `n`.
+const fn end_of(nr: usize, n: usize, radius: usize) -> usize {
+    if nr - n <= radius {
+        nr
+    } else {
+        n + radius + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_sub_page_once_and_the_target_last() {
+        let sizes: &[usize] = if cfg!(miri) {
+            &[1, 4, 17]
+        } else {
+            &[1, 2, 3, 4, 5, 8, 16, 17, 32, 64, 128, 131, 256, 512, 1024]
+        };
+        for &nr in sizes {
+            for n in 0..nr {
+                for strategy in Strategy::ALL {
+                    let mut seen = vec![false; nr];
+                    let mut last = nr;
+                    each(nr, n, strategy, |s| {
+                        assert!(s.run.nr > 0 && s.next < nr);
+                        let end = s.run.first + s.run.nr;
+                        let slots = &mut seen[s.run.first..end];
+                        assert!(slots.iter().all(|s| !s), "twice: {s:?}");
+                        slots.fill(true);
+                        last = end - 1;
+                    });
+                    assert!(seen.into_iter().all(|s| s), "{strategy:?} {nr} {n}");
+                    match strategy {
+                        Strategy::Ascending => assert_eq!(last, nr - 1),
+                        Strategy::Ranges => assert!(last.abs_diff(n) <= LOCALITY_RADIUS),
+                        _ => assert_eq!(last, n, "{strategy:?} {nr}"),
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_neighbourhood_is_never_streamed() {
+        for nr in [1, 2, 8, 64, 512] {
+            for n in 0..nr {
+                each(nr, n, Strategy::Streaming, |s| {
+                    let near = n.saturating_sub(LOCALITY_RADIUS)..n + STREAM_WINDOW + 1;
+                    let end = s.run.first + s.run.nr;
+                    if s.stores == Stores::Stream {
+                        assert!(end <= near.start || s.run.first >= near.end);
+                    }
+                });
+            }
+        }
+    }
+}
