@@ -1,0 +1,98 @@
+//! What is compared: the module's strategies, the C library, the kernel.
+
+use hugeswap::mm::copy::{self, Strategy};
+
+/// One row of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// `memcpy` or `memset` of the C library, one call.
+    Libc,
+    Ours(Strategy),
+    /// The kernel's own fault: copy-on-write, or zero-fill of a huge page.
+    Kernel,
+}
+
+/// What is done to the huge page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Op {
+    Copy,
+    Clear,
+}
+
+impl Op {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::Clear => "clear",
+        }
+    }
+}
+
+impl Method {
+    /// The C library and every strategy.
+    pub fn all() -> Vec<Self> {
+        let ours = Strategy::ALL.into_iter().map(Self::Ours);
+        core::iter::once(Self::Libc).chain(ours).collect()
+    }
+
+    pub const fn name(self, op: Op) -> &'static str {
+        match (self, op) {
+            (Self::Libc, Op::Copy) => "libc memcpy",
+            (Self::Libc, Op::Clear) => "libc memset",
+            (Self::Kernel, _) => "kernel",
+            (Self::Ours(strategy), _) => strategy.name(),
+        }
+    }
+
+    /// Copies or clears one huge page. For the kernel's clear, nothing is
+    /// mapped at `dst` yet ([`Self::prepare`]).
+    ///
+    /// # Safety
+    /// `dst` is writable and, for a copy, `src` readable for `len` bytes, and
+    /// they are disjoint.
+    pub unsafe fn apply(
+        self,
+        op: Op,
+        dst: *mut u8,
+        src: *const u8,
+        len: usize,
+        target: usize,
+    ) -> Result<(), String> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe {
+            match (self, op) {
+                (Self::Libc, Op::Copy) => {
+                    libc::memcpy(dst.cast(), src.cast(), len);
+                }
+                (Self::Libc, Op::Clear) => {
+                    libc::memset(dst.cast(), 0, len);
+                }
+                (Self::Ours(strategy), Op::Copy) => {
+                    copy::copy_raw(dst, src, len, target, strategy).map_err(|e| e.to_string())?;
+                }
+                (Self::Ours(strategy), Op::Clear) => {
+                    copy::clear_raw(dst, len, target, strategy).map_err(|e| e.to_string())?;
+                }
+                (Self::Kernel, Op::Clear) => {
+                    dst.add(target * hugeswap::mm::PAGE_SIZE).write_volatile(0);
+                }
+                (Self::Kernel, Op::Copy) => {
+                    return Err("the kernel copies only on a shared page".into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Before the clock starts: takes the page away that the kernel is to
+    /// fault in.
+    ///
+    /// # Safety
+    /// `dst` is anonymous memory of `len` bytes whose contents nobody needs.
+    pub unsafe fn prepare(self, dst: *mut u8, len: usize) {
+        if self == Self::Kernel {
+            // SAFETY: the caller gives the contents up.
+            unsafe { libc::madvise(dst.cast(), len, libc::MADV_DONTNEED) };
+        }
+    }
+}
