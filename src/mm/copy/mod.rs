@@ -41,8 +41,9 @@ pub enum Strategy {
     /// Past the caches except for what lies around the target, which comes
     /// last.
     Streaming,
-    /// [`Chunks`](Self::Chunks) for what fits the thread's share of the last
-    /// cache, [`Streaming`](Self::Streaming) for what does not.
+    /// [`Chunks`](Self::Chunks) for a page within half of the thread's share of
+    /// the last-level cache; of a larger page, that much from the target on,
+    /// and the rest past the caches.
     #[default]
     Auto,
 }
@@ -73,16 +74,6 @@ impl Strategy {
     /// The strategy of that name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|s| s.name() == name)
-    }
-
-    /// What [`Auto`](Self::Auto) stands for when `footprint` bytes of cache are
-    /// wanted and `share` are the thread's.
-    pub const fn resolve(self, footprint: usize, share: usize) -> Self {
-        match self {
-            Self::Auto if footprint > share => Self::Streaming,
-            Self::Auto => Self::Chunks,
-            other => other,
-        }
     }
 }
 

@@ -8,7 +8,12 @@ use super::Strategy;
 const CHUNK: usize = 128;
 
 /// Sub-pages after the target that [`Strategy::Streaming`] leaves in the cache.
-const STREAM_WINDOW: usize = 16;
+pub(super) const STREAM_WINDOW: usize = 16;
+
+/// Sub-pages of a page that fits the second-level cache whole, so that any
+/// order leaves it there and one large run is fastest: [`Strategy::Auto`] then
+/// only warms the target.
+pub(super) const SMALL: usize = 128;
 
 /// How a run is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,9 +36,16 @@ pub(super) struct Step {
 }
 
 /// Calls `f` for every step of the plan for `nr` sub-pages with target
-/// `n < nr`.
+/// `n < nr`. `window` is the number of sub-pages that [`Strategy::Auto`] leaves
+/// in the cache.
 #[inline]
-pub(super) fn each(nr: usize, n: usize, strategy: Strategy, mut f: impl FnMut(Step)) {
+pub(super) fn each(
+    nr: usize,
+    n: usize,
+    strategy: Strategy,
+    window: usize,
+    mut f: impl FnMut(Step),
+) {
     let mut step = |run: Run, stores| {
         f(Step {
             run,
@@ -58,27 +70,35 @@ pub(super) fn each(nr: usize, n: usize, strategy: Strategy, mut f: impl FnMut(St
                 step(run, Stores::Block);
             }
         }
-        // `Auto` has been resolved by the caller.
-        Strategy::Chunks | Strategy::Auto => {
-            let mut chunks = Chunks::new(nr, n, CHUNK);
-            while let Some((run, near)) = chunks.next_run() {
-                step(run, if near { Stores::Near } else { Stores::Block });
-            }
-        }
-        Strategy::Streaming => {
-            let lo = n.saturating_sub(LOCALITY_RADIUS);
-            let hi = end_of(nr, n, LOCALITY_RADIUS);
-            let window = end_of(nr, n, STREAM_WINDOW);
-            let far = [run(0, lo), run(window, nr)];
-            let near = [run(hi, window), run(n + 1, hi), run(lo, n), run(n, n + 1)];
-            for run in far.into_iter().flatten() {
-                step(run, Stores::Stream);
-            }
-            for run in near.into_iter().flatten() {
-                step(run, Stores::Near);
-            }
-        }
+        Strategy::Chunks => chunks(Chunks::new(nr, n, CHUNK), step),
+        Strategy::Streaming => streaming(nr, n, STREAM_WINDOW, step),
+        Strategy::Auto if nr <= SMALL => step(Run { first: 0, nr }, Stores::Block),
+        Strategy::Auto if nr <= window => chunks(Chunks::new(nr, n, CHUNK), step),
+        Strategy::Auto => streaming(nr, n, window.max(STREAM_WINDOW), step),
     }
+}
+
+fn chunks(mut chunks: Chunks, mut step: impl FnMut(Run, Stores)) {
+    while let Some((run, near)) = chunks.next_run() {
+        step(run, if near { Stores::Near } else { Stores::Block });
+    }
+}
+
+/// Streams all but the target's neighbourhood and the `window` sub-pages after
+/// the target, and then those, in chunks.
+fn streaming(nr: usize, n: usize, window: usize, mut step: impl FnMut(Run, Stores)) {
+    let lo = n.saturating_sub(LOCALITY_RADIUS);
+    let end = end_of(nr, n, window);
+    for run in [run(0, lo), run(end, nr)].into_iter().flatten() {
+        step(run, Stores::Stream);
+    }
+    let offset = |run: Run| Run {
+        first: run.first + lo,
+        nr: run.nr,
+    };
+    chunks(Chunks::new(end - lo, n - lo, CHUNK), |run, stores| {
+        step(offset(run), stores)
+    });
 }
 
 /// End of the `radius` sub-pages after `n`.
@@ -103,10 +123,12 @@ mod tests {
         };
         for &nr in sizes {
             for n in 0..nr {
-                for strategy in Strategy::ALL {
+                let windows = [0, 20, 300, usize::MAX];
+                for (i, strategy) in Strategy::ALL.into_iter().cycle().take(24).enumerate() {
+                    let window = windows[i / Strategy::ALL.len()];
                     let mut seen = vec![false; nr];
                     let mut last = nr;
-                    each(nr, n, strategy, |s| {
+                    each(nr, n, strategy, window, |s| {
                         assert!(s.run.nr > 0 && s.next < nr);
                         let end = s.run.first + s.run.nr;
                         let slots = &mut seen[s.run.first..end];
@@ -117,6 +139,7 @@ mod tests {
                     assert!(seen.into_iter().all(|s| s), "{strategy:?} {nr} {n}");
                     match strategy {
                         Strategy::Ascending => assert_eq!(last, nr - 1),
+                        Strategy::Auto if nr <= SMALL => assert_eq!(last, nr - 1),
                         Strategy::Ranges => assert!(last.abs_diff(n) <= LOCALITY_RADIUS),
                         _ => assert_eq!(last, n, "{strategy:?} {nr}"),
                     }
@@ -129,7 +152,7 @@ mod tests {
     fn the_neighbourhood_is_never_streamed() {
         for nr in [1, 2, 8, 64, 512] {
             for n in 0..nr {
-                each(nr, n, Strategy::Streaming, |s| {
+                each(nr, n, Strategy::Streaming, nr, |s| {
                     let near = n.saturating_sub(LOCALITY_RADIUS)..n + STREAM_WINDOW + 1;
                     let end = s.run.first + s.run.nr;
                     if s.stores == Stores::Stream {

@@ -3,7 +3,7 @@
 
 use super::cpu::{cache_share, fast_string, Isa};
 use super::error::{check_addr, check_disjoint, check_len};
-use super::plan::{each, Stores};
+use super::plan::{each, Stores, SMALL};
 #[cfg(all(not(miri), target_arch = "x86_64"))]
 use super::x86;
 use super::{CopyError, Strategy};
@@ -52,20 +52,26 @@ pub unsafe fn copy_raw_on(
     if isa > Isa::detected() {
         return Err(CopyError::Unsupported);
     }
-    let strategy = strategy.resolve(len.saturating_mul(2), cache_share());
     let fast = fast_string();
-    each(nr, target, strategy, |step| {
-        let at = step.run.first * PAGE_SIZE;
-        let ahead = (step.next as isize - step.run.first as isize) * PAGE_SIZE as isize;
-        // SAFETY: every run of a plan lies within the `nr` sub-pages, which the
-        // caller vouches for and the checks above have shown to be disjoint;
-        // the processor has `isa`.
-        unsafe {
-            let (d, s) = (dst.add(at), src.add(at));
-            copy_run(isa, fast, d, s, step.run.nr * PAGE_SIZE, step.stores, ahead);
-        }
-    });
-    finish(isa);
+    each(
+        nr,
+        target,
+        strategy,
+        cache_share() / 2 / PAGE_SIZE,
+        |step| {
+            let at = step.run.first * PAGE_SIZE;
+            let ahead = (step.next as isize - step.run.first as isize) * PAGE_SIZE as isize;
+            // SAFETY: every run of a plan lies within the `nr` sub-pages, which the
+            // caller vouches for and the checks above have shown to be disjoint;
+            // the processor has `isa`.
+            unsafe {
+                let (d, s) = (dst.add(at), src.add(at));
+                copy_run(isa, fast, d, s, step.run.nr * PAGE_SIZE, step.stores, ahead);
+            }
+        },
+    );
+    // SAFETY: the target lies within the page.
+    unsafe { finish(isa, dst.add(target * PAGE_SIZE), warms(strategy, nr)) };
     Ok(())
 }
 
@@ -101,17 +107,23 @@ pub unsafe fn clear_raw_on(
     if isa > Isa::detected() {
         return Err(CopyError::Unsupported);
     }
-    let strategy = strategy.resolve(len, cache_share());
     let fast = fast_string();
-    each(nr, target, strategy, |step| {
-        // SAFETY: every run of a plan lies within the `nr` sub-pages, which the
-        // caller vouches for; the processor has `isa`.
-        unsafe {
-            let d = dst.add(step.run.first * PAGE_SIZE);
-            clear_run(isa, fast, d, step.run.nr * PAGE_SIZE, step.stores);
-        }
-    });
-    finish(isa);
+    each(
+        nr,
+        target,
+        strategy,
+        cache_share() / 2 / PAGE_SIZE,
+        |step| {
+            // SAFETY: every run of a plan lies within the `nr` sub-pages, which the
+            // caller vouches for; the processor has `isa`.
+            unsafe {
+                let d = dst.add(step.run.first * PAGE_SIZE);
+                clear_run(isa, fast, d, step.run.nr * PAGE_SIZE, step.stores);
+            }
+        },
+    );
+    // SAFETY: the target lies within the page.
+    unsafe { finish(isa, dst.add(target * PAGE_SIZE), warms(strategy, nr)) };
     Ok(())
 }
 
@@ -184,9 +196,22 @@ unsafe fn clear_run(isa: Isa, fast: bool, dst: *mut u8, len: usize, stores: Stor
     }
 }
 
+/// The plan leaves the target in a cache, but not in the nearest one.
+fn warms(strategy: Strategy, nr: usize) -> bool {
+    strategy == Strategy::Auto && nr <= SMALL
+}
+
+/// Orders what has been written, fetches the target sub-page if `warm`, and
+/// leaves the registers clean.
+///
+/// # Safety
+/// The processor has `isa`.
 #[cfg(all(not(miri), target_arch = "x86_64"))]
-fn finish(isa: Isa) {
+unsafe fn finish(isa: Isa, target: *const u8, warm: bool) {
     x86::fence();
+    if warm {
+        x86::prefetch_page(target);
+    }
     if isa >= Isa::Avx2 {
         // SAFETY: the processor has `isa`.
         unsafe { x86::leave_wide() }
@@ -209,8 +234,10 @@ unsafe fn clear_run(_: Isa, _: bool, dst: *mut u8, len: usize, _: Stores) {
     unsafe { core::ptr::write_bytes(dst, 0, len) }
 }
 
+/// # Safety
+/// None here; the other architecture's needs it.
 #[cfg(any(miri, not(target_arch = "x86_64")))]
-fn finish(_: Isa) {}
+unsafe fn finish(_: Isa, _: *const u8, _: bool) {}
 
 /// One sub-page at a time: the C library's `memcpy` copies large blocks
 /// downwards when source and destination have the same offset in a page.

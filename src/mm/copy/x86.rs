@@ -168,6 +168,18 @@ pub(super) unsafe fn clear_string(dst: *mut u8, len: usize) {
     }
 }
 
+/// Fetches a base page into the first-level cache.
+pub(super) fn prefetch_page(page: *const u8) {
+    for line in (0..crate::mm::PAGE_SIZE).step_by(64) {
+        let at = page.wrapping_add(line);
+        // SAFETY: a prefetch has no effect but on the caches, mapped or not.
+        unsafe {
+            asm!("prefetcht0 [{at}]", at = in(reg) at,
+                options(nostack, readonly, preserves_flags))
+        }
+    }
+}
+
 /// Leaves the wide registers in the state that older code expects.
 ///
 /// # Safety

@@ -13,7 +13,7 @@ use super::plot::{self, Line, Panel};
 use super::probe;
 use super::process::{Child, Shared, Told, CHILDREN};
 use super::region::Region;
-use super::stats::{median, paired_ratio};
+use super::stats::{median, paired_ratio, Random};
 use hugeswap::mm::{copy, PAGE_SIZE};
 use std::path::PathBuf;
 
@@ -110,9 +110,11 @@ fn measure(args: &Args, clock: Clock, range: &Region, children: usize) -> Result
     let mut methods = Method::all();
     methods.push(Method::Kernel);
     let mut runs: Vec<Vec<Told>> = vec![Vec::new(); methods.len()];
-    for round in 0..args.rounds {
-        for turn in 0..methods.len() {
-            let which = (turn + round * 3) % methods.len();
+    let mut turns: Vec<usize> = (0..methods.len()).collect();
+    let mut random = Random::new(children as u64);
+    for _ in 0..args.rounds {
+        random.shuffle(&mut turns);
+        for &which in &turns {
             let told = once(
                 clock,
                 range,

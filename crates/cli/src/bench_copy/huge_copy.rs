@@ -25,7 +25,7 @@ pub struct Args {
     /// Memory to take source and destination pages from, each, in MiB
     #[arg(long, default_value_t = 512)]
     footprint: usize,
-    /// Rounds; in each, every method works on a page of its own
+    /// Rounds; in each, every method works on a batch of pages
     #[arg(long, default_value_t = 41)]
     rounds: usize,
     /// Target sub-page: an index, `first`, `middle`, `last` or `random`
@@ -116,25 +116,24 @@ pub fn run(args: Args) -> Result<(), String> {
     let cpu = copy::init();
     let largest = args.order.iter().max().map_or(0, |&o| PAGE_SIZE << o);
     let bytes = (args.footprint << 20).max(4 * largest);
-    let (src, dst) = (Region::populated(bytes)?, Region::populated(bytes)?);
     let mut rows = Vec::new();
+    let mut huge_share = None;
     for pressure in 0..args.processes {
+        // First the others, so that they don't inherit the pages and make each
+        // write a copy-on-write.
         let _others = process::press(pressure)?;
-        if pressure > 0 {
-            std::thread::sleep(std::time::Duration::from_millis(300));
-        }
+        let (src, dst) = (Region::populated(bytes)?, Region::populated(bytes)?);
         for &order in &args.order {
             rows.extend(measure(&args, clock, &src, &dst, order, pressure)?);
         }
+        let share = src.huge_share().zip(dst.huge_share());
+        huge_share = share.map(|(a, b)| a.min(b).min(huge_share.unwrap_or(1.0)));
     }
     let report = Report {
         op: args.op.name(),
         rounds: args.rounds,
-        footprint_mib: src.len() >> 20,
-        huge_share: src
-            .huge_share()
-            .zip(dst.huge_share())
-            .map(|(a, b)| a.min(b)),
+        footprint_mib: bytes >> 20,
+        huge_share,
         cache_share: cpu.cache_share,
         rows,
     };
@@ -184,30 +183,35 @@ fn measure(
     let mut samples = vec![Samples::default(); methods.len()];
     let mut random = Random::new(1 + order as u64);
     let mut index = 0;
-    for round in 0..args.rounds {
+    let mut turns: Vec<usize> = (0..methods.len()).collect();
+    for _ in 0..args.rounds {
         let target = args.target.pick(1 << order, &mut random);
-        for turn in 0..methods.len() {
-            let which = (turn + round * 3) % methods.len();
-            let method = methods[which];
-            // Source pages come in another order, so that no pair stays.
-            let (d, s) = (dst.page(index, len), src.page(index * 5 + 3, len));
-            index += 1;
-            let at = target * PAGE_SIZE;
-            // SAFETY: one page of each region, which are disjoint and live.
-            let (copy, hot, walk) = unsafe {
-                method.prepare(d, len);
-                let start = Tick::now();
-                method.apply(args.op, d, s, len, target)?;
-                let copy = clock.ns_since(start);
-                let hot = probe::target(clock, d.add(at));
-                (copy, hot, probe::walk(clock, d, len, at))
-            };
-            let lines = (PAGE_SIZE / 64) as f64;
+        random.shuffle(&mut turns);
+        for &which in &turns {
+            let mut batch = Samples::default();
+            for _ in 0..batch_size(len) {
+                // Source pages come in another order, so that no pair stays.
+                let (d, s) = (dst.page(index, len), src.page(index * 5 + 3, len));
+                index += 1;
+                // SAFETY: one page of each region, which are disjoint and live.
+                unsafe {
+                    sample(
+                        args.op,
+                        clock,
+                        methods[which],
+                        d,
+                        s,
+                        len,
+                        target,
+                        &mut batch,
+                    )?
+                };
+            }
             let of = &mut samples[which];
-            of.copy.push(copy);
-            of.target.push(hot);
-            of.walk.push(walk);
-            of.total.push(copy + hot * lines + walk);
+            of.copy.push(median(batch.copy));
+            of.target.push(median(batch.target));
+            of.walk.push(median(batch.walk));
+            of.total.push(median(batch.total));
         }
     }
     let position = |m: Method| methods.iter().position(|&x| x == m).unwrap_or(0);
@@ -230,6 +234,49 @@ fn measure(
             target_to_ascending: paired_ratio(&s.target, &ascending.target),
         })
         .collect())
+}
+
+/// Pages that a method works on in succession: what it leaves to be written
+/// back then falls on itself, not on the next method.
+const fn batch_size(len: usize) -> usize {
+    const BATCH: usize = 64 << 20;
+    match BATCH / len {
+        0 => 1,
+        n if n > 64 => 64,
+        n => n,
+    }
+}
+
+/// Times one page: the copy, the target, the walk.
+///
+/// # Safety
+/// As [`Method::apply`]; nobody needs the contents of `dst`.
+#[allow(clippy::too_many_arguments)]
+unsafe fn sample(
+    op: Op,
+    clock: Clock,
+    method: Method,
+    dst: *mut u8,
+    src: *const u8,
+    len: usize,
+    target: usize,
+    samples: &mut Samples,
+) -> Result<(), String> {
+    let at = target * PAGE_SIZE;
+    // SAFETY: the caller's promise, passed on.
+    let (copy, hot, walk) = unsafe {
+        method.prepare(dst, len);
+        let start = Tick::now();
+        method.apply(op, dst, src, len, target)?;
+        let copy = clock.ns_since(start);
+        let hot = probe::target(clock, dst.add(at));
+        (copy, hot, probe::walk(clock, dst, len, at))
+    };
+    samples.copy.push(copy);
+    samples.target.push(hot);
+    samples.walk.push(walk);
+    samples.total.push(copy + hot * probe::LINES as f64 + walk);
+    Ok(())
 }
 
 fn print(report: &Report) {

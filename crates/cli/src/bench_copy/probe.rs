@@ -5,7 +5,8 @@ use super::clock::{Clock, Tick};
 use hugeswap::mm::PAGE_SIZE;
 
 const LINE: usize = 64;
-const LINES: usize = PAGE_SIZE / LINE;
+/// Cache lines of a base page.
+pub const LINES: usize = PAGE_SIZE / LINE;
 
 /// Nanoseconds per cache line of the target sub-page, each read after the one
 /// before has arrived, in an order that no prefetcher guesses.

@@ -30,6 +30,12 @@ impl Random {
         self.0 ^= self.0 << 17;
         (self.0 >> 11) as usize % limit.max(1)
     }
+
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            items.swap(i, self.below(i + 1));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -49,5 +55,9 @@ mod tests {
         let mut random = Random::new(7);
         assert!((0..1000).all(|_| random.below(5) < 5));
         assert_eq!(random.below(0), 0);
+        let mut items = [0, 1, 2, 3, 4, 5];
+        random.shuffle(&mut items);
+        items.sort_unstable();
+        assert_eq!(items, [0, 1, 2, 3, 4, 5]);
     }
 }
