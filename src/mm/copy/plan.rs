@@ -72,6 +72,7 @@ pub(super) fn each(
         }
         Strategy::Chunks => chunks(Chunks::new(nr, n, CHUNK), step),
         Strategy::Streaming => streaming(nr, n, STREAM_WINDOW, step),
+        Strategy::Auto if nr == 1 => step(Run { first: 0, nr }, Stores::Near),
         Strategy::Auto if nr <= SMALL => step(Run { first: 0, nr }, Stores::Block),
         Strategy::Auto if nr <= window => chunks(Chunks::new(nr, n, CHUNK), step),
         Strategy::Auto => streaming(nr, n, window.max(STREAM_WINDOW), step),

@@ -198,7 +198,7 @@ unsafe fn clear_run(isa: Isa, fast: bool, dst: *mut u8, len: usize, stores: Stor
 
 /// The plan leaves the target in a cache, but not in the nearest one.
 fn warms(strategy: Strategy, nr: usize) -> bool {
-    strategy == Strategy::Auto && nr <= SMALL
+    strategy == Strategy::Auto && nr > 1 && nr <= SMALL
 }
 
 /// Orders what has been written, fetches the target sub-page if `warm`, and
