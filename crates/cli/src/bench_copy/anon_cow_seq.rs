@@ -54,6 +54,7 @@ struct Row {
     walk_us: f64,
     /// Medians of the ratios of elapsed times within a round.
     time_to_libc: f64,
+    time_to_sub_pages: f64,
     time_to_ascending: f64,
     time_to_kernel: f64,
 }
@@ -128,6 +129,7 @@ fn measure(args: &Args, clock: Clock, range: &Region, children: usize) -> Result
     let elapsed = |which: usize| -> Vec<f64> { runs[which].iter().map(|t| t.total_ns).collect() };
     let position = |m: Method| methods.iter().position(|&x| x == m).unwrap_or(0);
     let libc = elapsed(position(Method::Libc));
+    let sub_pages = elapsed(position(Method::SubPages));
     let ascending = elapsed(position(Method::Ours(copy::Strategy::Ascending)));
     let kernel = elapsed(position(Method::Kernel));
     let of = |which: usize, f: fn(&Told) -> f64| median(runs[which].iter().map(f).collect());
@@ -141,6 +143,7 @@ fn measure(args: &Args, clock: Clock, range: &Region, children: usize) -> Result
             target_ns: of(i, |t| t.target_ns),
             walk_us: of(i, |t| t.walk_ns) / 1e3,
             time_to_libc: paired_ratio(&elapsed(i), &libc),
+            time_to_sub_pages: paired_ratio(&elapsed(i), &sub_pages),
             time_to_ascending: paired_ratio(&elapsed(i), &ascending),
             time_to_kernel: paired_ratio(&elapsed(i), &kernel),
         })
@@ -236,7 +239,7 @@ fn print(report: &Report) {
     for row in &report.rows {
         if core::mem::replace(&mut last, row.children) != row.children {
             println!(
-                "\n{} children\n{:<12} {:>8} {:>9} {:>10} {:>9} {:>11} {:>11} {:>12}",
+                "\n{} children\n{:<12} {:>8} {:>9} {:>10} {:>9} {:>11} {:>11} {:>11} {:>12}",
                 row.children,
                 "method",
                 "GB/s",
@@ -244,18 +247,20 @@ fn print(report: &Report) {
                 "target ns",
                 "walk us",
                 "time/libc",
+                "time/sub-p",
                 "time/asc.",
                 "time/kernel"
             );
         }
         println!(
-            "{:<12} {:>8.2} {:>9.1} {:>10.2} {:>9.1} {:>11.3} {:>11.3} {:>12.3}",
+            "{:<12} {:>8.2} {:>9.1} {:>10.2} {:>9.1} {:>11.3} {:>11.3} {:>11.3} {:>12.3}",
             row.method,
             row.gb_s,
             row.copy_us,
             row.target_ns,
             row.walk_us,
             row.time_to_libc,
+            row.time_to_sub_pages,
             row.time_to_ascending,
             row.time_to_kernel
         );

@@ -88,6 +88,7 @@ struct Row {
     /// Medians of the ratios within a round.
     copy_to_libc: f64,
     total_to_libc: f64,
+    total_to_sub_pages: f64,
     total_to_ascending: f64,
     target_to_ascending: f64,
 }
@@ -216,6 +217,7 @@ fn measure(
     }
     let position = |m: Method| methods.iter().position(|&x| x == m).unwrap_or(0);
     let libc = &samples[position(Method::Libc)];
+    let sub_pages = &samples[position(Method::SubPages)];
     let ascending = &samples[position(Method::Ours(copy::Strategy::Ascending))];
     Ok(methods
         .iter()
@@ -230,6 +232,7 @@ fn measure(
             total_us: median(s.total.clone()) / 1e3,
             copy_to_libc: paired_ratio(&s.copy, &libc.copy),
             total_to_libc: paired_ratio(&s.total, &libc.total),
+            total_to_sub_pages: paired_ratio(&s.total, &sub_pages.total),
             total_to_ascending: paired_ratio(&s.total, &ascending.total),
             target_to_ascending: paired_ratio(&s.target, &ascending.target),
         })
@@ -294,7 +297,7 @@ fn print(report: &Report) {
         if last.replace((row.order, row.pressure)) != Some((row.order, row.pressure)) {
             println!(
                 "\norder {} ({} KiB), {} other processes\n{:<12} {:>10} {:>10} {:>10} {:>10} \
-                 {:>10} {:>10} {:>10} {:>10}",
+                 {:>10} {:>10} {:>10} {:>10} {:>10}",
                 row.order,
                 4usize << row.order,
                 row.pressure,
@@ -305,12 +308,13 @@ fn print(report: &Report) {
                 "total us",
                 "copy/libc",
                 "tot./libc",
+                "tot./sub-p",
                 "tot./asc.",
                 "targ./asc."
             );
         }
         println!(
-            "{:<12} {:>10.1} {:>10.2} {:>10.1} {:>10.1} {:>10.3} {:>10.3} {:>10.3} {:>10.3}",
+            "{:<12} {:>10.1} {:>10.2} {:>10.1} {:>10.1} {:>10.3} {:>10.3} {:>10.3} {:>10.3} {:>10.3}",
             row.method,
             row.copy_us,
             row.target_ns,
@@ -318,6 +322,7 @@ fn print(report: &Report) {
             row.total_us,
             row.copy_to_libc,
             row.total_to_libc,
+            row.total_to_sub_pages,
             row.total_to_ascending,
             row.target_to_ascending
         );

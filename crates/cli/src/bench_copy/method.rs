@@ -1,12 +1,16 @@
 //! What is compared: the module's strategies, the C library, the kernel.
 
 use hugeswap::mm::copy::{self, Strategy};
+use hugeswap::mm::PAGE_SIZE;
 
 /// One row of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// `memcpy` or `memset` of the C library, one call.
     Libc,
+    /// The same, called for each sub-page from begin to end: what the kernel's
+    /// loop did before the reference.
+    SubPages,
     Ours(Strategy),
     /// The kernel's own fault: copy-on-write, or zero-fill of a huge page.
     Kernel,
@@ -29,16 +33,20 @@ impl Op {
 }
 
 impl Method {
-    /// The C library and every strategy.
+    /// The C library in both ways and every strategy.
     pub fn all() -> Vec<Self> {
         let ours = Strategy::ALL.into_iter().map(Self::Ours);
-        core::iter::once(Self::Libc).chain(ours).collect()
+        [Self::Libc, Self::SubPages]
+            .into_iter()
+            .chain(ours)
+            .collect()
     }
 
     pub const fn name(self, op: Op) -> &'static str {
         match (self, op) {
             (Self::Libc, Op::Copy) => "libc memcpy",
             (Self::Libc, Op::Clear) => "libc memset",
+            (Self::SubPages, _) => "sub-pages",
             (Self::Kernel, _) => "kernel",
             (Self::Ours(strategy), _) => strategy.name(),
         }
@@ -67,6 +75,16 @@ impl Method {
                 (Self::Libc, Op::Clear) => {
                     libc::memset(dst.cast(), 0, len);
                 }
+                (Self::SubPages, Op::Copy) => {
+                    for at in (0..len).step_by(PAGE_SIZE) {
+                        libc::memcpy(dst.add(at).cast(), src.add(at).cast(), PAGE_SIZE);
+                    }
+                }
+                (Self::SubPages, Op::Clear) => {
+                    for at in (0..len).step_by(PAGE_SIZE) {
+                        libc::memset(dst.add(at).cast(), 0, PAGE_SIZE);
+                    }
+                }
                 (Self::Ours(strategy), Op::Copy) => {
                     copy::copy_raw(dst, src, len, target, strategy).map_err(|e| e.to_string())?;
                 }
@@ -74,7 +92,7 @@ impl Method {
                     copy::clear_raw(dst, len, target, strategy).map_err(|e| e.to_string())?;
                 }
                 (Self::Kernel, Op::Clear) => {
-                    dst.add(target * hugeswap::mm::PAGE_SIZE).write_volatile(0);
+                    dst.add(target * PAGE_SIZE).write_volatile(0);
                 }
                 (Self::Kernel, Op::Copy) => {
                     return Err("the kernel copies only on a shared page".into());
