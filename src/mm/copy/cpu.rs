@@ -5,7 +5,10 @@
 //! first fault.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicU8, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 /// Instructions that the copy loops use. Each implies those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,13 +30,22 @@ impl Isa {
 
     /// The widest that this processor and its operating system support.
     pub fn detected() -> Self {
-        match ISA.load(Relaxed) {
-            2 => Self::Sse2,
-            3 => Self::Avx2,
-            4 => Self::Avx512,
-            1 => Self::Portable,
-            _ => init().isa,
+        known_isa().unwrap_or_else(|| init().isa)
+    }
+
+    /// The name that the command line uses.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Sse2 => "sse2",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
         }
+    }
+
+    /// The instruction set of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|isa| isa.name() == name)
     }
 }
 
@@ -54,27 +66,31 @@ static ISA: AtomicU8 = AtomicU8::new(0);
 static FAST_STRING: AtomicU8 = AtomicU8::new(0);
 static CACHE_SHARE: AtomicUsize = AtomicUsize::new(0);
 
-/// Looks at the processor and remembers. Cheap to call again; threads that
-/// race here store the same values.
+/// Looks at the processor, once, and remembers. Threads that race here store
+/// the same values.
 pub fn init() -> Cpu {
+    if let Some(isa) = known_isa() {
+        return Cpu {
+            isa,
+            fast_string: FAST_STRING.load(Relaxed) == 2,
+            cache_share: CACHE_SHARE.load(Relaxed),
+        };
+    }
     let cpu = probe();
     CACHE_SHARE.store(cpu.cache_share, Relaxed);
     FAST_STRING.store(1 + u8::from(cpu.fast_string), Relaxed);
-    ISA.store(cpu.isa as u8, Relaxed);
+    // Last, for `known_isa`.
+    ISA.store(cpu.isa as u8, Release);
     cpu
 }
 
-pub(super) fn fast_string() -> bool {
-    match FAST_STRING.load(Relaxed) {
-        0 => init().fast_string,
-        known => known == 2,
-    }
-}
-
-pub(super) fn cache_share() -> usize {
-    match CACHE_SHARE.load(Relaxed) {
-        0 => init().cache_share,
-        known => known,
+fn known_isa() -> Option<Isa> {
+    match ISA.load(Acquire) {
+        1 => Some(Isa::Portable),
+        2 => Some(Isa::Sse2),
+        3 => Some(Isa::Avx2),
+        4 => Some(Isa::Avx512),
+        _ => None,
     }
 }
 
@@ -144,4 +160,26 @@ fn cpuid(leaf: u32, index: u32) -> (u32, u32, u32) {
     #[allow(unused_unsafe)]
     let r = unsafe { core::arch::x86_64::__cpuid_count(leaf, index) };
     (r.eax, r.ebx, r.ecx)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_look_sees_the_same() {
+        let cpu = init();
+        assert_eq!(cpu, init());
+        assert_eq!(cpu, probe());
+        assert_eq!(cpu.isa, Isa::detected());
+        assert!(cpu.cache_share > 0);
+    }
+
+    #[test]
+    fn names_come_back() {
+        for isa in Isa::ALL {
+            assert_eq!(Isa::from_name(isa.name()), Some(isa));
+        }
+        assert_eq!(Isa::from_name("mmx"), None);
+    }
 }

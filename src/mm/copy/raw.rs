@@ -1,7 +1,7 @@
 //! The loops over a plan that touch raw memory.
 #![allow(unsafe_code)]
 
-use super::cpu::{cache_share, fast_string, Isa};
+use super::cpu::{init, Cpu, Isa};
 use super::error::{check_addr, check_disjoint, check_len};
 use super::plan::{each, Stores, SMALL};
 #[cfg(all(not(miri), target_arch = "x86_64"))]
@@ -49,27 +49,29 @@ pub unsafe fn copy_raw_on(
     check_addr(dst.addr(), len)?;
     check_addr(src.addr(), len)?;
     check_disjoint(dst.addr(), src.addr(), len)?;
-    if isa > Isa::detected() {
+    let cpu = init();
+    if isa > cpu.isa {
         return Err(CopyError::Unsupported);
     }
-    let fast = fast_string();
-    each(
-        nr,
-        target,
-        strategy,
-        cache_share() / 2 / PAGE_SIZE,
-        |step| {
-            let at = step.run.first * PAGE_SIZE;
-            let ahead = (step.next as isize - step.run.first as isize) * PAGE_SIZE as isize;
-            // SAFETY: every run of a plan lies within the `nr` sub-pages, which the
-            // caller vouches for and the checks above have shown to be disjoint;
-            // the processor has `isa`.
-            unsafe {
-                let (d, s) = (dst.add(at), src.add(at));
-                copy_run(isa, fast, d, s, step.run.nr * PAGE_SIZE, step.stores, ahead);
-            }
-        },
-    );
+    each(nr, target, strategy, window(cpu), |step| {
+        let at = step.run.first * PAGE_SIZE;
+        let ahead = (step.next as isize - step.run.first as isize) * PAGE_SIZE as isize;
+        // SAFETY: every run of a plan lies within the `nr` sub-pages, which the
+        // caller vouches for and the checks above have shown to be disjoint;
+        // the processor has `isa`.
+        unsafe {
+            let (d, s) = (dst.add(at), src.add(at));
+            copy_run(
+                isa,
+                cpu.fast_string,
+                d,
+                s,
+                step.run.nr * PAGE_SIZE,
+                step.stores,
+                ahead,
+            );
+        }
+    });
     // SAFETY: the target lies within the page.
     unsafe { finish(isa, dst.add(target * PAGE_SIZE), warms(strategy, nr)) };
     Ok(())
@@ -104,27 +106,33 @@ pub unsafe fn clear_raw_on(
 ) -> Result<(), CopyError> {
     let nr = check_len(len, target)?;
     check_addr(dst.addr(), len)?;
-    if isa > Isa::detected() {
+    let cpu = init();
+    if isa > cpu.isa {
         return Err(CopyError::Unsupported);
     }
-    let fast = fast_string();
-    each(
-        nr,
-        target,
-        strategy,
-        cache_share() / 2 / PAGE_SIZE,
-        |step| {
-            // SAFETY: every run of a plan lies within the `nr` sub-pages, which the
-            // caller vouches for; the processor has `isa`.
-            unsafe {
-                let d = dst.add(step.run.first * PAGE_SIZE);
-                clear_run(isa, fast, d, step.run.nr * PAGE_SIZE, step.stores);
-            }
-        },
-    );
+    each(nr, target, strategy, window(cpu), |step| {
+        // SAFETY: every run of a plan lies within the `nr` sub-pages, which the
+        // caller vouches for; the processor has `isa`.
+        unsafe {
+            let d = dst.add(step.run.first * PAGE_SIZE);
+            clear_run(
+                isa,
+                cpu.fast_string,
+                d,
+                step.run.nr * PAGE_SIZE,
+                step.stores,
+            );
+        }
+    });
     // SAFETY: the target lies within the page.
     unsafe { finish(isa, dst.add(target * PAGE_SIZE), warms(strategy, nr)) };
     Ok(())
+}
+
+/// Sub-pages that [`Strategy::Auto`] leaves in the cache: half of the share,
+/// the other half being for the source and for what the program had there.
+const fn window(cpu: Cpu) -> usize {
+    cpu.cache_share / 2 / PAGE_SIZE
 }
 
 pub(super) fn copy_slices(

@@ -202,6 +202,7 @@ fn child(
     }
     let own = Region::populated(range.len())?;
     let nr = range.nr(len);
+    let isa = copy::Isa::detected();
     let mut sum = Told::default();
     shared.wait_for_start();
     let start = Tick::now();
@@ -210,7 +211,7 @@ fn child(
         // SAFETY: one page of each region; nobody writes the source.
         unsafe {
             let t = Tick::now();
-            method.apply(Op::Copy, d, s, len, 0)?;
+            method.apply(Op::Copy, isa, d, s, len, 0)?;
             sum.copy_ns += clock.ns_since(t);
             sum.target_ns += probe::target(clock, d);
             sum.walk_ns += probe::walk(clock, d, len, 0);

@@ -7,7 +7,8 @@ use super::plot::{self, Line, Panel};
 use super::region::Region;
 use super::stats::{median, paired_ratio, Random};
 use super::{probe, process};
-use hugeswap::mm::{copy, PAGE_SIZE, PMD_ORDER};
+use hugeswap::mm::copy::{self, Isa};
+use hugeswap::mm::{PAGE_SIZE, PMD_ORDER};
 use std::path::PathBuf;
 
 /// Copy or clear huge pages beside the C library, under cache pressure
@@ -31,12 +32,20 @@ pub struct Args {
     /// Target sub-page: an index, `first`, `middle`, `last` or `random`
     #[arg(long, default_value = "random")]
     target: Target,
+    /// Instructions of our own methods: portable, sse2, avx2 or avx512
+    /// [default: the widest]
+    #[arg(long, value_parser = parse_isa)]
+    isa: Option<Isa>,
     /// Print JSON
     #[arg(long)]
     json: bool,
     /// Write a plot
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
+}
+
+fn parse_isa(name: &str) -> Result<Isa, String> {
+    Isa::from_name(name).ok_or_else(|| "no such instruction set".to_string())
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -96,6 +105,7 @@ struct Row {
 #[derive(serde::Serialize)]
 struct Report {
     op: &'static str,
+    isa: &'static str,
     rounds: usize,
     footprint_mib: usize,
     huge_share: Option<f64>,
@@ -132,6 +142,7 @@ pub fn run(args: Args) -> Result<(), String> {
     }
     let report = Report {
         op: args.op.name(),
+        isa: args.isa.unwrap_or(cpu.isa).name(),
         rounds: args.rounds,
         footprint_mib: bytes >> 20,
         huge_share,
@@ -195,18 +206,7 @@ fn measure(
                 let (d, s) = (dst.page(index, len), src.page(index * 5 + 3, len));
                 index += 1;
                 // SAFETY: one page of each region, which are disjoint and live.
-                unsafe {
-                    sample(
-                        args.op,
-                        clock,
-                        methods[which],
-                        d,
-                        s,
-                        len,
-                        target,
-                        &mut batch,
-                    )?
-                };
+                unsafe { sample(args, clock, methods[which], d, s, len, target, &mut batch)? };
             }
             let of = &mut samples[which];
             of.copy.push(median(batch.copy));
@@ -256,7 +256,7 @@ const fn batch_size(len: usize) -> usize {
 /// As [`Method::apply`]; nobody needs the contents of `dst`.
 #[allow(clippy::too_many_arguments)]
 unsafe fn sample(
-    op: Op,
+    args: &Args,
     clock: Clock,
     method: Method,
     dst: *mut u8,
@@ -270,7 +270,14 @@ unsafe fn sample(
     let (copy, hot, walk) = unsafe {
         method.prepare(dst, len);
         let start = Tick::now();
-        method.apply(op, dst, src, len, target)?;
+        method.apply(
+            args.op,
+            args.isa.unwrap_or(Isa::detected()),
+            dst,
+            src,
+            len,
+            target,
+        )?;
         let copy = clock.ns_since(start);
         let hot = probe::target(clock, dst.add(at));
         (copy, hot, probe::walk(clock, dst, len, at))
@@ -284,9 +291,10 @@ unsafe fn sample(
 
 fn print(report: &Report) {
     println!(
-        "{}: {} rounds, {} MiB each of source and destination, {:.0} % in huge pages, \
+        "{} ({}): {} rounds, {} MiB each of source and destination, {:.0} % in huge pages, \
          cache share {} KiB",
         report.op,
+        report.isa,
         report.rounds,
         report.footprint_mib,
         report.huge_share.unwrap_or(0.0) * 100.0,

@@ -1,6 +1,6 @@
 //! What is compared: the module's strategies, the C library, the kernel.
 
-use hugeswap::mm::copy::{self, Strategy};
+use hugeswap::mm::copy::{self, Isa, Strategy};
 use hugeswap::mm::PAGE_SIZE;
 
 /// One row of a table.
@@ -58,9 +58,11 @@ impl Method {
     /// # Safety
     /// `dst` is writable and, for a copy, `src` readable for `len` bytes, and
     /// they are disjoint.
+    #[allow(clippy::too_many_arguments)]
     pub unsafe fn apply(
         self,
         op: Op,
+        isa: Isa,
         dst: *mut u8,
         src: *const u8,
         len: usize,
@@ -86,10 +88,12 @@ impl Method {
                     }
                 }
                 (Self::Ours(strategy), Op::Copy) => {
-                    copy::copy_raw(dst, src, len, target, strategy).map_err(|e| e.to_string())?;
+                    copy::copy_raw_on(isa, dst, src, len, target, strategy)
+                        .map_err(|e| e.to_string())?;
                 }
                 (Self::Ours(strategy), Op::Clear) => {
-                    copy::clear_raw(dst, len, target, strategy).map_err(|e| e.to_string())?;
+                    copy::clear_raw_on(isa, dst, len, target, strategy)
+                        .map_err(|e| e.to_string())?;
                 }
                 (Self::Kernel, Op::Clear) => {
                     dst.add(target * PAGE_SIZE).write_volatile(0);
