@@ -20,7 +20,7 @@ const WIDTH: u32 = 640;
 const HEIGHT: u32 = 420;
 
 /// Distinct also for readers who don't see all colours (Okabe and Ito).
-const COLOURS: [RGBColor; 8] = [
+const COLOURS: [RGBColor; 10] = [
     RGBColor(0, 0, 0),
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
@@ -29,6 +29,8 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(128, 128, 128),
+    RGBColor(110, 70, 30),
+    RGBColor(150, 200, 60),
 ];
 
 /// Writes the panels to `file`, two in a row.
@@ -60,17 +62,25 @@ fn draw_panel(
         return Ok(());
     }
     let right = if right > left { right } else { left + 1.0 };
+    // Room for the legend beside the lines.
+    let edge = right + (right - left) * 0.4;
     let mut chart = ChartBuilder::on(area)
         .caption(&panel.title, ("sans-serif", 17))
         .margin(12)
         .x_label_area_size(36)
         .y_label_area_size(58)
-        .build_cartesian_2d(left..right, 0.0..top)?;
+        .build_cartesian_2d(left..edge, 0.0..top)?;
     chart
         .configure_mesh()
         .x_desc(panel.x)
-        .x_labels((right - left) as usize + 1)
-        .x_label_formatter(&|x| format!("{x:.0}"))
+        .x_labels((right - left) as usize + 2)
+        .x_label_formatter(&|&x| {
+            if x <= right && x.fract() == 0.0 {
+                format!("{x}")
+            } else {
+                String::new()
+            }
+        })
         .light_line_style(WHITE)
         .draw()?;
     for (line, colour) in panel.lines.iter().zip(COLOURS.iter().cycle()) {
@@ -87,7 +97,7 @@ fn draw_panel(
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::LowerRight)
+        .position(SeriesLabelPosition::MiddleRight)
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK.mix(0.3))
         .draw()?;
