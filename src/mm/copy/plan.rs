@@ -20,6 +20,8 @@ pub(super) const SMALL: usize = 128;
 pub(super) enum Stores {
     /// The fastest loop for a large run; the lines end up in some cache.
     Block,
+    /// The fastest loop for one sub-page among many that are not contiguous.
+    Single,
     /// Vector stores: the lines end up in the first-level cache.
     Near,
     /// Past the caches, where there are such stores.
@@ -58,9 +60,10 @@ pub(super) fn each(
         Strategy::TargetLast => {
             let mut order = TargetLast::new(nr, n).peekable();
             while let Some(first) = order.next() {
+                let near = first.abs_diff(n) <= LOCALITY_RADIUS;
                 f(Step {
                     run: Run { first, nr: 1 },
-                    stores: Stores::Near,
+                    stores: if near { Stores::Near } else { Stores::Single },
                     next: order.peek().copied().unwrap_or(first),
                 });
             }

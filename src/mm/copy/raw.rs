@@ -193,7 +193,7 @@ unsafe fn clear_run(isa: Isa, fast: bool, dst: *mut u8, len: usize, stores: Stor
     unsafe {
         match (isa, stores) {
             (Isa::Portable, _) => core::ptr::write_bytes(dst, 0, len),
-            (_, Stores::Block) if fast => x86::clear_string(dst, len),
+            (_, Stores::Block | Stores::Single) if fast => x86::clear_string(dst, len),
             (Isa::Sse2, Stores::Stream) => x86::wipe_sse2(dst, len),
             (Isa::Avx2, Stores::Stream) => x86::wipe_avx2(dst, len),
             (Isa::Avx512, Stores::Stream) => x86::wipe_avx512(dst, len),
