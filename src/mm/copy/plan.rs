@@ -82,6 +82,29 @@ pub(super) fn each(
     }
 }
 
+/// As [`each`], for a clear. There is no source whose lines compete, so that
+/// what counts within the window is few runs: right of the target, then up to
+/// it. The caller warms the target.
+#[inline]
+pub(super) fn each_of_clear(
+    nr: usize,
+    n: usize,
+    strategy: Strategy,
+    window: usize,
+    mut f: impl FnMut(Step),
+) {
+    if strategy != Strategy::Auto || nr <= SMALL || nr > window {
+        return each(nr, n, strategy, window, f);
+    }
+    for run in [run(n + 1, nr), run(0, n + 1)].into_iter().flatten() {
+        f(Step {
+            run,
+            stores: Stores::Block,
+            next: run.first,
+        });
+    }
+}
+
 fn chunks(mut chunks: Chunks, mut step: impl FnMut(Run, Stores)) {
     while let Some((run, near)) = chunks.next_run() {
         step(run, if near { Stores::Near } else { Stores::Block });
@@ -128,18 +151,24 @@ mod tests {
         for &nr in sizes {
             for n in 0..nr {
                 let windows = [0, 20, 300, usize::MAX];
-                for (i, strategy) in Strategy::ALL.into_iter().cycle().take(24).enumerate() {
-                    let window = windows[i / Strategy::ALL.len()];
+                for (i, strategy) in Strategy::ALL.into_iter().cycle().take(48).enumerate() {
+                    let window = windows[i / Strategy::ALL.len() % 4];
+                    let clear = i >= 24;
                     let mut seen = vec![false; nr];
                     let mut last = nr;
-                    each(nr, n, strategy, window, |s| {
+                    let mut visit = |s: Step| {
                         assert!(s.run.nr > 0 && s.next < nr);
                         let end = s.run.first + s.run.nr;
                         let slots = &mut seen[s.run.first..end];
                         assert!(slots.iter().all(|s| !s), "twice: {s:?}");
                         slots.fill(true);
                         last = end - 1;
-                    });
+                    };
+                    if clear {
+                        each_of_clear(nr, n, strategy, window, &mut visit);
+                    } else {
+                        each(nr, n, strategy, window, &mut visit);
+                    }
                     assert!(seen.into_iter().all(|s| s), "{strategy:?} {nr} {n}");
                     match strategy {
                         Strategy::Ascending => assert_eq!(last, nr - 1),

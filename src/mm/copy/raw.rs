@@ -3,7 +3,7 @@
 
 use super::cpu::{init, Cpu, Isa};
 use super::error::{check_addr, check_disjoint, check_len};
-use super::plan::{each, Stores, SMALL};
+use super::plan::{each, each_of_clear, Stores, SMALL};
 #[cfg(all(not(miri), target_arch = "x86_64"))]
 use super::x86;
 use super::{CopyError, Strategy};
@@ -72,8 +72,10 @@ pub unsafe fn copy_raw_on(
             );
         }
     });
-    // SAFETY: the target lies within the page.
-    unsafe { finish(isa, dst.add(target * PAGE_SIZE), warms(strategy, nr)) };
+    // Blocks leave the target in a cache, but not in the nearest one.
+    let warm = strategy == Strategy::Auto && nr > 1 && nr <= SMALL;
+    // SAFETY: the target lies within the page; the processor has `isa`.
+    unsafe { finish(isa, dst.add(target * PAGE_SIZE), warm) };
     Ok(())
 }
 
@@ -110,7 +112,7 @@ pub unsafe fn clear_raw_on(
     if isa > cpu.isa {
         return Err(CopyError::Unsupported);
     }
-    each(nr, target, strategy, window(cpu), |step| {
+    each_of_clear(nr, target, strategy, window(cpu), |step| {
         // SAFETY: every run of a plan lies within the `nr` sub-pages, which the
         // caller vouches for; the processor has `isa`.
         unsafe {
@@ -124,8 +126,10 @@ pub unsafe fn clear_raw_on(
             );
         }
     });
-    // SAFETY: the target lies within the page.
-    unsafe { finish(isa, dst.add(target * PAGE_SIZE), warms(strategy, nr)) };
+    // Blocks leave the target in a cache, but not in the nearest one.
+    let warm = strategy == Strategy::Auto && nr > 1 && nr <= SMALL.max(window(cpu));
+    // SAFETY: the target lies within the page; the processor has `isa`.
+    unsafe { finish(isa, dst.add(target * PAGE_SIZE), warm) };
     Ok(())
 }
 
@@ -202,11 +206,6 @@ unsafe fn clear_run(isa: Isa, fast: bool, dst: *mut u8, len: usize, stores: Stor
             (Isa::Avx512, _) => x86::clear_avx512(dst, len),
         }
     }
-}
-
-/// The plan leaves the target in a cache, but not in the nearest one.
-fn warms(strategy: Strategy, nr: usize) -> bool {
-    strategy == Strategy::Auto && nr > 1 && nr <= SMALL
 }
 
 /// Orders what has been written, fetches the target sub-page if `warm`, and
