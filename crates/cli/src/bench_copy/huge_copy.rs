@@ -137,8 +137,13 @@ pub fn run(args: Args) -> Result<(), String> {
         for &order in &args.order {
             rows.extend(measure(&args, clock, &src, &dst, order, pressure)?);
         }
-        let share = src.huge_share().zip(dst.huge_share());
-        huge_share = share.map(|(a, b)| a.min(b).min(huge_share.unwrap_or(1.0)));
+        let source = match args.op {
+            Op::Copy => src.huge_share(),
+            Op::Clear => Some(1.0),
+        };
+        for share in [source, dst.huge_share()].into_iter().flatten() {
+            huge_share = Some(huge_share.map_or(share, |least: f64| least.min(share)));
+        }
     }
     let report = Report {
         op: args.op.name(),
