@@ -15,11 +15,17 @@ pub(super) const STREAM_WINDOW: usize = 16;
 /// only warms the target.
 pub(super) const SMALL: usize = 128;
 
+/// Sub-pages of a page that is in the first-level cache anyway, or so small that
+/// warming the target costs more than it gives.
+pub(super) const TINY: usize = 4;
+
 /// How a run is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stores {
     /// The fastest loop for a large run; the lines end up in some cache.
     Block,
+    /// The compiler's copy or fill, in any direction.
+    Plain,
     /// The fastest loop for one sub-page among many that are not contiguous.
     Single,
     /// Vector stores: the lines end up in the first-level cache.
@@ -76,7 +82,7 @@ pub(super) fn each(
         Strategy::Chunks => chunks(Chunks::new(nr, n, CHUNK), step),
         Strategy::Streaming => streaming(nr, n, STREAM_WINDOW, step),
         Strategy::Auto if nr == 1 => step(Run { first: 0, nr }, Stores::Near),
-        Strategy::Auto if nr <= SMALL => step(Run { first: 0, nr }, Stores::Block),
+        Strategy::Auto if nr <= SMALL => step(Run { first: 0, nr }, Stores::Plain),
         Strategy::Auto if nr <= window => chunks(Chunks::new(nr, n, CHUNK), step),
         Strategy::Auto => streaming(nr, n, window.max(STREAM_WINDOW), step),
     }

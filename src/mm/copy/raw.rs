@@ -3,7 +3,7 @@
 
 use super::cpu::{init, Cpu, Isa};
 use super::error::{check_addr, check_disjoint, check_len};
-use super::plan::{each, each_of_clear, Stores, SMALL};
+use super::plan::{each, each_of_clear, Stores, SMALL, TINY};
 #[cfg(all(not(miri), target_arch = "x86_64"))]
 use super::x86;
 use super::{CopyError, Strategy};
@@ -53,7 +53,9 @@ pub unsafe fn copy_raw_on(
     if isa > cpu.isa {
         return Err(CopyError::Unsupported);
     }
+    let mut streamed = false;
     each(nr, target, strategy, window(cpu), |step| {
+        streamed |= step.stores == Stores::Stream;
         let at = step.run.first * PAGE_SIZE;
         let ahead = (step.next as isize - step.run.first as isize) * PAGE_SIZE as isize;
         // SAFETY: every run of a plan lies within the `nr` sub-pages, which the
@@ -73,9 +75,9 @@ pub unsafe fn copy_raw_on(
         }
     });
     // Blocks leave the target in a cache, but not in the nearest one.
-    let warm = strategy == Strategy::Auto && nr > 1 && nr <= SMALL;
+    let warm = strategy == Strategy::Auto && nr > TINY && nr <= SMALL;
     // SAFETY: the target lies within the page; the processor has `isa`.
-    unsafe { finish(isa, dst.add(target * PAGE_SIZE), warm) };
+    unsafe { finish(isa, dst.add(target * PAGE_SIZE), streamed, warm) };
     Ok(())
 }
 
@@ -112,7 +114,9 @@ pub unsafe fn clear_raw_on(
     if isa > cpu.isa {
         return Err(CopyError::Unsupported);
     }
+    let mut streamed = false;
     each_of_clear(nr, target, strategy, window(cpu), |step| {
+        streamed |= step.stores == Stores::Stream;
         // SAFETY: every run of a plan lies within the `nr` sub-pages, which the
         // caller vouches for; the processor has `isa`.
         unsafe {
@@ -127,9 +131,9 @@ pub unsafe fn clear_raw_on(
         }
     });
     // Blocks leave the target in a cache, but not in the nearest one.
-    let warm = strategy == Strategy::Auto && nr > 1 && nr <= SMALL.max(window(cpu));
+    let warm = strategy == Strategy::Auto && nr > TINY && nr <= SMALL.max(window(cpu));
     // SAFETY: the target lies within the page; the processor has `isa`.
-    unsafe { finish(isa, dst.add(target * PAGE_SIZE), warm) };
+    unsafe { finish(isa, dst.add(target * PAGE_SIZE), streamed, warm) };
     Ok(())
 }
 
@@ -176,6 +180,7 @@ unsafe fn copy_run(
     // SAFETY: the caller's promise, passed on.
     unsafe {
         match (isa, stores) {
+            (_, Stores::Plain) => core::ptr::copy_nonoverlapping(src, dst, len),
             (Isa::Portable, _) => portable_copy(dst, src, len),
             (_, Stores::Block) if fast => x86::copy_string(dst, src, len),
             (Isa::Sse2, Stores::Stream) => x86::stream_sse2(dst, src, len, STREAM_AHEAD),
@@ -196,7 +201,7 @@ unsafe fn clear_run(isa: Isa, fast: bool, dst: *mut u8, len: usize, stores: Stor
     // SAFETY: the caller's promise, passed on.
     unsafe {
         match (isa, stores) {
-            (Isa::Portable, _) => core::ptr::write_bytes(dst, 0, len),
+            (Isa::Portable, _) | (_, Stores::Plain) => core::ptr::write_bytes(dst, 0, len),
             (_, Stores::Block | Stores::Single) if fast => x86::clear_string(dst, len),
             (Isa::Sse2, Stores::Stream) => x86::wipe_sse2(dst, len),
             (Isa::Avx2, Stores::Stream) => x86::wipe_avx2(dst, len),
@@ -208,14 +213,16 @@ unsafe fn clear_run(isa: Isa, fast: bool, dst: *mut u8, len: usize, stores: Stor
     }
 }
 
-/// Orders what has been written, fetches the target sub-page if `warm`, and
+/// Orders what has been `streamed` (other stores are ordered already), fetches the target sub-page if `warm`, and
 /// leaves the registers clean.
 ///
 /// # Safety
 /// The processor has `isa`.
 #[cfg(all(not(miri), target_arch = "x86_64"))]
-unsafe fn finish(isa: Isa, target: *const u8, warm: bool) {
-    x86::fence();
+unsafe fn finish(isa: Isa, target: *const u8, streamed: bool, warm: bool) {
+    if streamed {
+        x86::fence();
+    }
     if warm {
         x86::prefetch_page(target);
     }
@@ -244,7 +251,7 @@ unsafe fn clear_run(_: Isa, _: bool, dst: *mut u8, len: usize, _: Stores) {
 /// # Safety
 /// None here; the other architecture's needs it.
 #[cfg(any(miri, not(target_arch = "x86_64")))]
-unsafe fn finish(_: Isa, _: *const u8, _: bool) {}
+unsafe fn finish(_: Isa, _: *const u8, _: bool, _: bool) {}
 
 /// One sub-page at a time: the C library's `memcpy` copies large blocks
 /// downwards when source and destination have the same offset in a page.
