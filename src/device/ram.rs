@@ -16,7 +16,7 @@ use super::os::{self, Errno};
 use super::{
     Completion, Counters, Device, DeviceError, IoError, Op, OpenError, Queue, QueueFull, Request,
 };
-use crate::mm::{copy_order, PAGE_SIZE, PMD_SIZE};
+use crate::mm::{copy, PAGE_SIZE, PMD_SIZE};
 
 /// What [`Device::discard`] does to the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -200,11 +200,10 @@ impl Store {
 ///
 /// Both ranges are valid for `len` bytes and don't overlap.
 unsafe fn copy_pages(to: *mut u8, from: *const u8, len: usize, target: usize) {
-    copy_order::target_last(len / PAGE_SIZE, target / PAGE_SIZE, |page| {
-        let at = page * PAGE_SIZE;
-        // SAFETY: `target_last` visits only pages within `len`.
-        unsafe { std::ptr::copy_nonoverlapping(from.add(at), to.add(at), PAGE_SIZE) }
-    });
+    let target = (target / PAGE_SIZE).min(len / PAGE_SIZE - 1);
+    // SAFETY: the caller's contract.
+    let copied = unsafe { copy::copy_raw(to, from, len, target, copy::Strategy::default()) };
+    debug_assert!(copied.is_ok(), "requests are checked before");
 }
 
 impl Drop for Store {

@@ -217,6 +217,8 @@ fn open_device(
 }
 
 fn build(control: &'static Control, index: usize) -> Result<&'static Engine, StartError> {
+    // Asking the processor what it is can be slow in a virtual machine: now, not at a fault.
+    crate::mm::copy::init();
     let (program, staging, features) = open_uffds(control)?;
     let devices = open_devices(control)?;
     let charge = Charge::new(control, index);

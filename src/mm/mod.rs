@@ -1,10 +1,11 @@
 //! Units of memory: pages, ranges, masks of pages. Pure; no kernel calls.
 
-pub mod copy_order;
 mod entry;
 mod mask;
 pub use entry::SwapEntry;
 pub use mask::PageMask;
+
+pub mod copy;
 
 /// Bytes of a base page.
 pub const PAGE_SIZE: usize = 4096;

@@ -16,6 +16,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
+use crate::bench_copy::{anon_cow_seq, huge_copy};
 use swap_args::SwapArgs;
 
 #[derive(clap::Args, Debug)]
@@ -29,10 +30,26 @@ pub struct BenchArgs {
 pub enum Test {
     /// Write a large range from begin to end, several rounds, and verify it
     SwapWSeq(SwapArgs),
+    /// Copy and clear huge pages in several orders, under cache pressure
+    HugeCopy(huge_copy::Args),
+    /// Copy-on-write of a populated range by forked children
+    AnonCowSeq(anon_cow_seq::Args),
 }
 
 pub fn run(args: BenchArgs) -> ExitCode {
     match args.test {
         Test::SwapWSeq(args) => swap_test::run(&workload::SWAP_W_SEQ, &args),
+        Test::HugeCopy(args) => one_line(huge_copy::run(args)),
+        Test::AnonCowSeq(args) => one_line(anon_cow_seq::run(args)),
+    }
+}
+
+fn one_line(result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("hugeswap: {message}");
+            ExitCode::FAILURE
+        }
     }
 }
