@@ -73,7 +73,7 @@ impl Engine {
         let p = c.proc();
         p.pid.store(getpid(), Release);
         p.start_time.store(0, Release);
-        // Staging is not inherited; everything else is, shared until one of us writes.
+        // Staging comes empty; everything else is inherited, shared until one of us writes.
         p.charged_pages.store(charged - ready as i64, Release);
         p.limit_pages
             .store(c.control.settings.limit_bytes as i64 / 4096, Release);
