@@ -19,7 +19,6 @@ use crate::device::Device;
 use crate::mm::{split_by_pmd, PageMask, PMD_NR};
 use crate::reclaim::Line;
 use crate::swap_cache::SwapCache;
-use crate::sync::Mutex;
 use crate::sys::{mem, Errno};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
@@ -33,13 +32,7 @@ pub struct Engine {
     /// 0 running, 1 asked to stand still, for fork.
     frozen: AtomicU32,
     reclaim_parked: AtomicU32,
-    regions: Mutex<Regions>,
     managed_bytes: AtomicU64,
-}
-
-/// Registered stretches of the program's addresses, for a child to register again.
-struct Regions {
-    items: Vec<(usize, usize)>,
 }
 
 static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(core::ptr::null_mut());

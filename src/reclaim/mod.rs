@@ -137,9 +137,7 @@ impl<'e> Reclaim<'e> {
         devices: &'e [Box<dyn Device>],
         kick: Kick<'e>,
     ) -> Result<Self, Errno> {
-        kick.line
-            .tid
-            .store(crate::sys::thread::gettid(), Relaxed);
+        kick.line.tid.store(crate::sys::thread::gettid(), Relaxed);
         let mut queues = Vec::with_capacity(devices.len());
         for d in devices {
             queues.push(d.queue(DEPTH as u32).map_err(|_| Errno::ENOMEM)?);
@@ -339,18 +337,24 @@ impl<'e> Reclaim<'e> {
 
     /// Handles completions; with `wait`, sleeps until there is one.
     fn reap(&mut self, wait: bool) {
-        let mut done = [None::<Completion>; DEPTH];
-        let mut n = 0;
-        for q in &mut self.queues {
-            if q.in_flight() > 0 {
-                q.reap(wait && n == 0, &mut |c| {
-                    if n < DEPTH {
-                        done[n] = Some(c);
-                        n += 1;
-                    }
-                });
+        let mut wait = wait;
+        for q in 0..self.queues.len() {
+            if self.queues[q].in_flight() > 0 && self.reap_queue(q, wait) {
+                wait = false;
             }
         }
+    }
+
+    /// True if there were any. A queue is not deeper than the array is long.
+    fn reap_queue(&mut self, q: usize, wait: bool) -> bool {
+        let mut done = [None::<Completion>; DEPTH];
+        let mut n = 0;
+        self.queues[q].reap(wait, &mut |c| {
+            if n < DEPTH {
+                done[n] = Some(c);
+                n += 1;
+            }
+        });
         for c in done.into_iter().flatten() {
             let slot = c.tag as usize;
             let Some(f) = &mut self.writes[slot] else {
@@ -373,6 +377,7 @@ impl<'e> Reclaim<'e> {
             }
             self.kick.made_progress();
         }
+        n > 0
     }
 
     /// What has to be done now and then.

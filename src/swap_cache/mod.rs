@@ -273,6 +273,9 @@ impl SwapCache {
     }
 }
 
+/// Exit status of a program that had to be ended because its bytes were lost: EX_IOERR.
+const EXIT_LOST: i32 = 74;
+
 /// What became of a move.
 #[derive(Default)]
 struct Moved {

@@ -7,8 +7,6 @@ use crate::sys::{mem, Errno};
 use crate::vma::{IoState, RangeGuard};
 use core::ops::Range;
 
-/// Exit status of a program that had to be ended: EX_IOERR.
-const EXIT_LOST: i32 = 74;
 /// Pages of a small fill with zeros.
 const ZERO_FILL: usize = 16;
 /// The largest small fill, and so the size of a fill buffer.
@@ -96,6 +94,14 @@ pub enum Unit {
     Pages(usize),
 }
 
+/// What became of moving a frame in as a whole.
+enum Whole {
+    Moved,
+    /// The first pages are in the program, present and charged; the frame still has its charge.
+    Part,
+    Nothing,
+}
+
 impl SwapCache {
     /// Serves the fault, or says what is needed to do so. `unit` chooses how much of a swapped
     /// range to bring in, given what is resident of it. A frame
@@ -108,7 +114,7 @@ impl SwapCache {
         buffers: &mut FillBuffers,
     ) -> Plan {
         let (pmd, page) = (Pmd::of(f.addr), crate::mm::page_in_pmd(f.addr));
-        let Some(r) = self.ranges.get(pmd) else {
+        let Ok(r) = self.ranges.get_or_map(pmd) else {
             self.program().wake(pmd.page_addr(page), PAGE_SIZE);
             return Plan::Unknown;
         };
@@ -224,35 +230,56 @@ impl SwapCache {
         if !zeroed {
             self.clear_pages(fr, PageMask::FULL, page);
         }
-        if self.move_whole_in(pmd, g, fr) {
-            self.stats().thp_fault_alloc.inc();
-            return Plan::Served;
+        match self.move_whole_in(pmd, g, fr) {
+            Whole::Moved => {
+                self.stats().thp_fault_alloc.inc();
+                return Plan::Served;
+            }
+            Whole::Part => {
+                self.copy_rest(pmd, g, fr, PageMask::FULL);
+                self.stats().thp_fault_fallback.inc();
+                return Plan::Served;
+            }
+            Whole::Nothing => *frame = Some((fr, true)),
         }
-        *frame = Some((fr, true));
         self.stats().thp_fault_fallback.inc();
         self.zero_fill(pmd, g, page)
     }
 
     /// Moves a complete frame into a range of which nothing is present. On success the frame is
     /// empty, the program has the pages, and the charge went with them.
-    fn move_whole_in(&self, pmd: Pmd, g: &mut RangeGuard<'_>, frame: Frame) -> bool {
+    fn move_whole_in(&self, pmd: Pmd, g: &mut RangeGuard<'_>, frame: Frame) -> Whole {
         self.drop_page_table(pmd, g);
         match self.move_run(Dir::In, pmd, frame, 0, PMD_NR) {
             Ok(()) => {
                 self.became_present(pmd, g, PageMask::FULL);
                 g.huge = true;
                 self.frames.put_empty(frame);
-                true
+                Whole::Moved
             }
             Err(e) => {
                 let done = self.note_refusal(e);
-                if done > 0 {
-                    // Part of it went: take it back, so that the caller finds the frame complete.
-                    self.move_pages(Dir::Out, pmd, frame, PageMask::of(0..done));
+                if done == 0 {
+                    return Whole::Nothing;
                 }
-                false
+                // The program may have written to these already: they stay.
+                self.charge.charge(done);
+                self.became_present(pmd, g, PageMask::of(0..done));
+                Whole::Part
             }
         }
+    }
+
+    /// Copies what a partial move left of `pages` in the frame, and gives the frame back.
+    fn copy_rest(&self, pmd: Pmd, g: &mut RangeGuard<'_>, frame: Frame, pages: PageMask) {
+        let rest = pages.minus(g.present);
+        self.charge.charge(rest.count());
+        let got = self.copy_in(pmd, rest, self.frames.addr(frame) as *const u8);
+        self.charge.uncharge(rest.minus(got).count());
+        self.became_present(pmd, g, got);
+        self.frames.clear(frame, true, self.staging());
+        self.frames.put_empty(frame);
+        self.charge.uncharge(PMD_NR);
     }
 
     /// Zeros for the page and its neighbours that were never touched either.
@@ -331,17 +358,17 @@ impl SwapCache {
     }
 
     /// The read of a whole range ended. A folio that was read ahead and that nobody waits for
-    /// stays in its frame.
-    pub fn swapin_done(&self, pmd: Pmd, ok: bool) {
+    /// stays in its frame; true if so.
+    pub fn swapin_done(&self, pmd: Pmd, ok: bool) -> bool {
         let Some(r) = self.ranges.get(pmd) else {
-            return;
+            return false;
         };
         let mut g = r.lock();
         if ok {
             self.stats().pswpin.add(g.moving.count() as u64);
             if g.ahead && !g.wanted {
                 g.set_io(IoState::Ahead);
-                return;
+                return true;
             }
             if g.ahead {
                 self.stats().swap_ra_hit.inc();
@@ -359,6 +386,7 @@ impl SwapCache {
         g.set_io(IoState::Idle);
         drop(g);
         self.program().wake(pmd.addr(), PMD_SIZE);
+        false
     }
 
     /// Gives the program the pages of a frame that was read completely.
@@ -366,10 +394,20 @@ impl SwapCache {
         let (frame, pages) = (Frame(g.buffer), g.moving);
         if g.present.is_empty() && g.writable.is_full() && self.abilities.mv {
             self.clear_pages(frame, PageMask::FULL.minus(pages), 0);
-            if self.move_whole_in(pmd, g, frame) {
-                self.stats().thp_swpin.inc();
-                self.forget_slots(g, pages);
-                return;
+            match self.move_whole_in(pmd, g, frame) {
+                Whole::Moved => {
+                    self.stats().thp_swpin.inc();
+                    self.forget_slots(g, pages);
+                    return;
+                }
+                Whole::Part => {
+                    self.stats().thp_swpin_fallback.inc();
+                    self.copy_rest(pmd, g, frame, PageMask::FULL);
+                    let here = g.present;
+                    self.forget_slots(g, here);
+                    return;
+                }
+                Whole::Nothing => {}
             }
         }
         self.stats().thp_swpin_fallback.inc();
@@ -498,11 +536,13 @@ impl SwapCache {
             let len = run.len() * PAGE_SIZE;
             if !self.abilities.poison || self.program().poison(addr, len).is_err() {
                 self.charge.control.log("a page could not be read back from swap, and this kernel cannot poison it: ending the program");
-                crate::sys::thread::exit_group(EXIT_LOST);
+                crate::sys::thread::exit_group(super::EXIT_LOST);
             }
             self.stats().pages_poisoned.add(run.len() as u64);
         }
         g.swapped = g.swapped.minus(pages);
+        // Nothing may be moved over the poison, nor the page table that holds it be freed.
+        g.writable = g.writable.minus(pages);
         if g.swapped.is_empty() {
             if let Some(e) = g.entry.take() {
                 self.clusters.mark_bad(e);
@@ -578,9 +618,8 @@ impl SwapCache {
             let p = (self.frames.addr(frame) + run.start * PAGE_SIZE) as *mut u8;
             let at = target.clamp(run.start, run.end - 1) - run.start;
             // SAFETY: the frame is mapped, ready, and nobody else has it.
-            let cleared = unsafe {
-                copy::clear_raw(p, run.len() * PAGE_SIZE, at, copy::Strategy::default())
-            };
+            let cleared =
+                unsafe { copy::clear_raw(p, run.len() * PAGE_SIZE, at, copy::Strategy::default()) };
             debug_assert!(cleared.is_ok(), "runs are whole pages of the frame");
         }
     }

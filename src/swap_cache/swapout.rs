@@ -301,6 +301,14 @@ impl SwapCache {
         if !left.is_empty() {
             // The program's mapping changed: copy what cannot be moved.
             back = back.or(self.copy_in(pmd, left, self.frames.addr(frame) as *const u8));
+            let lost = left.minus(back).minus(g.swapped);
+            if !lost.is_empty() && mem::resident(pmd.addr(), PMD_NR).is_ok() {
+                // The range is mapped, and the kernel took the pages back in no way.
+                self.charge.control.log(
+                    "pages could not be given back to the program, which has no memory left: ending it",
+                );
+                crate::sys::thread::exit_group(super::EXIT_LOST);
+            }
             self.frames.clear(frame, true, self.staging());
         }
         self.frames.put_empty(frame);

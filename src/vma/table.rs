@@ -21,10 +21,8 @@ pub enum IoState {
 
 impl IoState {
     /// No transfer is in flight.
-    fn is_settled(word: u32) -> bool {
-        word == IoState::Idle as u32
-            || word == IoState::Ahead as u32
-            || word == IoState::Inactive as u32
+    pub fn is_settled(self) -> bool {
+        matches!(self, IoState::Idle | IoState::Ahead | IoState::Inactive)
     }
 }
 
@@ -94,7 +92,7 @@ impl Range {
         loop {
             let g = self.lock();
             let io = self.io.load(Relaxed);
-            if IoState::is_settled(io) {
+            if IoState::from_word(io).is_settled() {
                 return g;
             }
             drop(g);
@@ -114,7 +112,7 @@ impl RangeGuard<'_> {
 
     pub fn set_io(&mut self, io: IoState) {
         self.range.io.store(io as u32, Relaxed);
-        if IoState::is_settled(io as u32) {
+        if io.is_settled() {
             futex::wake(&self.range.io, u32::MAX, Scope::Process);
         }
     }
