@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 mod doorbell;
+mod faults;
 mod fork;
 mod probe;
 mod start;

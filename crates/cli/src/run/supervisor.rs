@@ -13,7 +13,7 @@ use hugeswap::control::{Control, Settings, ENV, LIVE};
 use hugeswap::sys::futex::{self, Scope};
 
 use super::sys::{self, Status};
-use super::{arbiter, devices, report, Failure, EXIT_OURS};
+use super::{arbiter, devices, inject, report, Failure, EXIT_OURS};
 use crate::os;
 use crate::run_args::RunArgs;
 use crate::size::Size;
@@ -58,6 +58,7 @@ struct Run {
 fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     let ours = |what: &str, e: std::io::Error| Failure::ours(format!("{what}: {e}"));
     let args = plan.args;
+    let faults = inject::from_environment()?;
     let devices = devices::open_all(args)?;
     let file = os::memory_file("hugeswap-control").map_err(|e| ours("no control page", e))?;
     file.set_len(Control::BYTES as u64)
@@ -75,6 +76,7 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
             devices: devices.len() as u32,
             no_io_uring: env_flag("HUGESWAP_NO_IO_URING"),
             no_move: env_flag("HUGESWAP_NO_MOVE"),
+            faults,
         },
         &devices,
     );
