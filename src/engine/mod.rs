@@ -124,7 +124,7 @@ impl Engine {
             .get(crate::mm::Pmd::of(addr))
             .is_some_and(|r| {
                 let g = r.lock_settled();
-                g.present.has(page) || g.swapped.has(page) || g.moving.has(page)
+                g.present.or(g.swapped).or(g.moving).or(g.lost).has(page)
             })
     }
 
