@@ -17,7 +17,13 @@ pub(super) fn around<D: Device + 'static>(device: D, f: &Faults) -> Box<dyn Devi
     if requests == Faults::default() {
         return Box::new(device);
     }
-    let nth = |n: u64| if n == 0 { vec![] } else { vec![(n, IoError::Io)] };
+    let nth = |n: u64| {
+        if n == 0 {
+            vec![]
+        } else {
+            vec![(n, IoError::Io)]
+        }
+    };
     let plan = Plan {
         failing_reads: nth(f.read_nth),
         failing_writes: nth(f.write_nth),

@@ -48,6 +48,8 @@ pub struct SwapCache {
     pub recycle: AtomicBool,
     /// Reclaim found nothing more to evict: faults go above the limit rather than wait for ever.
     pub stuck: AtomicBool,
+    /// No place in swap was to be had: ranges without one stay where they are.
+    pub full: AtomicBool,
     /// The loss of a page was told.
     warned_lost: AtomicBool,
     program_fd: AtomicI32,
@@ -84,6 +86,7 @@ impl SwapCache {
             program_fd: AtomicI32::new(program.fd()),
             staging_fd: AtomicI32::new(staging.fd()),
             stuck: AtomicBool::new(false),
+            full: AtomicBool::new(false),
             warned_lost: AtomicBool::new(false),
             zeros: Zeros(crate::sys::mem::map_anon(PMD_SIZE)?),
             seed: crate::sys::thread::random(),
@@ -144,7 +147,12 @@ impl SwapCache {
             let bad = core::mem::take(&mut g.salvage);
             match g.entry.take() {
                 Some(e) if bad => self.clusters.mark_bad(e),
-                Some(e) => self.clusters.free(e),
+                Some(e) => {
+                    self.clusters.free(e);
+                    // Where swap was full there is room again.
+                    self.full.store(false, Relaxed);
+                    self.stuck.store(false, Relaxed);
+                }
                 None => {}
             }
         }

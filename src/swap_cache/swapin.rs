@@ -496,17 +496,18 @@ impl SwapCache {
 
     /// A page cannot be read from the device: whoever touches it gets SIGBUS.
     fn lose(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) {
-        if !self.abilities.poison || self.poison(pmd, pages).is_err() {
-            self.charge.control.log("a page could not be read back from swap, and this kernel cannot poison it: ending the program");
-            crate::sys::thread::exit_group(EXIT_LOST);
-        }
+        // Counted and told first: poisoning wakes the program, and it may die of it.
+        self.stats().pages_poisoned.add(pages.count() as u64);
         if !self.warned_lost.swap(true, Relaxed) {
             self.charge.control.log(
                 "warning: a page could not be read back from swap; whoever touches it gets SIGBUS. \
                  See pages_poisoned in the statistics",
             );
         }
-        self.stats().pages_poisoned.add(pages.count() as u64);
+        if !self.abilities.poison || self.poison(pmd, pages).is_err() {
+            self.charge.control.log("a page could not be read back from swap, and this kernel cannot poison it: ending the program");
+            crate::sys::thread::exit_group(EXIT_LOST);
+        }
         g.lost = g.lost.or(pages);
         self.forget_slots(g, pages);
     }
@@ -590,9 +591,8 @@ impl SwapCache {
             let p = (self.frames.addr(frame) + run.start * PAGE_SIZE) as *mut u8;
             let at = target.clamp(run.start, run.end - 1) - run.start;
             // SAFETY: the frame is mapped, ready, and nobody else has it.
-            let cleared = unsafe {
-                copy::clear_raw(p, run.len() * PAGE_SIZE, at, copy::Strategy::default())
-            };
+            let cleared =
+                unsafe { copy::clear_raw(p, run.len() * PAGE_SIZE, at, copy::Strategy::default()) };
             debug_assert!(cleared.is_ok(), "runs are whole pages of the frame");
         }
     }

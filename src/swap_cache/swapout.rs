@@ -58,6 +58,9 @@ impl SwapCache {
         if g.io() != IoState::Idle || pages.is_empty() || !self.abilities.mv {
             return Victim::Skip;
         }
+        if g.entry.is_none() && self.full.load(Relaxed) {
+            return Victim::Skip;
+        }
         if g.entry.is_some_and(|e| !self.clusters.is_writable(e)) {
             // Another process reads this cluster too; it is let go when its last page comes in.
             return Victim::Skip;
@@ -107,7 +110,7 @@ impl SwapCache {
         self.stats().swap_clean.add(clean.count() as u64);
         if dirty.is_empty() {
             self.count_swapout(pages);
-            self.end_writeback(pmd, g, true);
+            self.end_writeback(pmd, g, PageMask::EMPTY);
             return Start::Clean;
         }
         let entry = match g.entry {
@@ -181,27 +184,30 @@ impl SwapCache {
         }
     }
 
-    /// The write ended; `ok` only if every byte of every page is known to be on the device.
-    pub fn writeback_done(&self, pmd: Pmd, written: PageMask, ok: bool) {
+    /// The write of `pages` ended; of all but the `failed` ones every byte is known to be on the
+    /// device.
+    pub fn writeback_done(&self, pmd: Pmd, pages: PageMask, failed: PageMask) {
         let Some(r) = self.ranges.get(pmd) else {
             return;
         };
         let mut g = r.lock();
-        if ok {
-            self.stats().pswpout.add(written.count() as u64);
-            g.swapped = g.swapped.or(written);
-        } else {
-            self.stats().swap_write_errors.inc();
-        }
-        self.end_writeback(pmd, g, ok);
+        let written = pages.minus(failed);
+        self.stats().pswpout.add(written.count() as u64);
+        g.swapped = g.swapped.or(written);
+        self.end_writeback(pmd, g, failed);
     }
 
-    /// `ok`: the frame's pages are all in their slots.
-    fn end_writeback(&self, pmd: Pmd, mut g: RangeGuard<'_>, ok: bool) {
+    /// The frame's pages are in their slots, but for the `failed` ones.
+    fn end_writeback(&self, pmd: Pmd, mut g: RangeGuard<'_>, failed: PageMask) {
         let (frame, pages) = (Frame(g.buffer), g.moving);
         g.moving = PageMask::EMPTY;
-        if !ok {
-            self.bring_back(pmd, &mut g, frame, pages);
+        if !failed.is_empty() {
+            let kept = pages.minus(failed);
+            if !kept.is_empty() {
+                g.huge = false;
+            }
+            self.bring_back_part(pmd, &mut g, frame, failed, kept);
+            self.stats().pgsteal.add(kept.count() as u64);
             if g.swapped.is_empty() {
                 // Not to be tried again.
                 if let Some(e) = g.entry.take() {
@@ -236,18 +242,32 @@ impl SwapCache {
         frame: Frame,
         pages: PageMask,
     ) {
+        self.bring_back_part(pmd, g, frame, pages, PageMask::EMPTY);
+    }
+
+    /// As `bring_back`; the frame's other pages, `rest`, are not needed any more.
+    fn bring_back_part(
+        &self,
+        pmd: Pmd,
+        g: &mut RangeGuard<'_>,
+        frame: Frame,
+        pages: PageMask,
+        rest: PageMask,
+    ) {
         self.drop_page_table(pmd, g);
         let mut back = self.move_pages(Dir::In, pmd, frame, pages).moved;
         let left = pages.minus(back);
         if !left.is_empty() {
             // The program's mapping changed: copy what cannot be moved.
             back = back.or(self.copy_in(pmd, left, self.frames.addr(frame) as *const u8));
+        }
+        if !left.is_empty() || !rest.is_empty() {
             self.frames.clear(frame, true, self.staging());
         }
         self.frames.put_empty(frame);
         self.became_present(pmd, g, back);
         // What has no mapping any more to go back to is still in its slot, or nobody's.
-        self.charge.uncharge(pages.minus(back).count());
+        self.charge.uncharge(pages.or(rest).minus(back).count());
     }
 
     /// The frame's pages are on the device: use the frame again, or give its memory back.
