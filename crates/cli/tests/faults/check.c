@@ -1,0 +1,132 @@
+/*
+ * Fills anonymous memory, rewrites and reads it in several orders, and compares every word with
+ * what it wrote. Usage: check MEGABYTES ROUNDS [MODE]. Modes:
+ *
+ *   die      no SIGBUS handler: the first lost page ends the program
+ *   count    (the default) lost pages are counted and must stay lost
+ *   replace  lost pages are dropped and written anew
+ *
+ * Prints "lost=N wrong=N" and exits with 1 if anything was wrong that was not lost. It allocates
+ * nothing, so that only its data is ever swapped out.
+ */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, WORDS = PAGE / 8, MOST = 1 << 18 };
+
+static uint64_t *data;
+static size_t pages;
+static unsigned char is_lost[MOST];
+static unsigned char version[MOST];
+static size_t lost, wrong;
+static int replace;
+static sigjmp_buf back;
+
+static uint64_t word(size_t page, size_t i)
+{
+    uint64_t x = (page * WORDS + i + 1) * 0x9e3779b97f4a7c15u + version[page];
+    x ^= x >> 31;
+    return x * 0xbf58476d1ce4e5b9u;
+}
+
+static void on_bus(int sig, siginfo_t *info, void *context)
+{
+    (void)sig;
+    (void)context;
+    char *at = info->si_addr;
+    if (at < (char *)data || at >= (char *)data + pages * PAGE) {
+        static const char text[] = "SIGBUS outside the data\n";
+        (void)!write(2, text, sizeof text - 1);
+        _exit(9);
+    }
+    siglongjmp(back, 1);
+}
+
+static void fill(size_t page)
+{
+    for (size_t i = 0; i < WORDS; i++)
+        data[page * WORDS + i] = word(page, i);
+}
+
+static void compare(size_t page)
+{
+    for (size_t i = 0; i < WORDS; i++)
+        if (data[page * WORDS + i] != word(page, i)) {
+            if (wrong++ == 0)
+                fprintf(stderr, "page %zu word %zu: %lx is not %lx\n", page, i,
+                        (long)data[page * WORDS + i], (long)word(page, i));
+            return;
+        }
+}
+
+/* Reads the page and, if asked, writes new contents. */
+static void visit(size_t page, int rewrite)
+{
+    if (sigsetjmp(back, 1) == 0) {
+        compare(page);
+        if (is_lost[page]) {
+            fprintf(stderr, "page %zu was lost and is there again\n", page);
+            wrong++;
+            return;
+        }
+        if (rewrite) {
+            version[page]++;
+            fill(page);
+        }
+        return;
+    }
+    if (!is_lost[page])
+        lost++;
+    is_lost[page] = 1;
+    if (replace) {
+        madvise(data + page * WORDS, PAGE, MADV_DONTNEED);
+        is_lost[page] = 0;
+        version[page]++;
+        fill(page);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 3)
+        return 2;
+    const char *mode = argc > 3 ? argv[3] : "count";
+    pages = (size_t)atol(argv[1]) << 8;
+    int rounds = atoi(argv[2]);
+    if (pages > MOST)
+        return 2;
+    data = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED)
+        return 2;
+    replace = strcmp(mode, "replace") == 0;
+    if (strcmp(mode, "die") != 0) {
+        struct sigaction sa = {.sa_sigaction = on_bus, .sa_flags = SA_SIGINFO};
+        sigaction(SIGBUS, &sa, NULL);
+    }
+    for (size_t p = 0; p < pages; p++)
+        fill(p);
+    uint64_t x = 88172645463325252u;
+    for (int r = 0; r < rounds; r++) {
+        for (size_t p = 0; p < pages; p++)
+            visit(p, 1);
+        for (size_t k = 0; k < pages / 8; k++) {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            visit(x % pages, x >> 40 & 1);
+        }
+    }
+    for (size_t p = 0; p < pages; p++)
+        visit(p, 0);
+    for (size_t p = pages; p-- > 0;)
+        visit(p, 0);
+    printf("lost=%zu wrong=%zu\n", lost, wrong);
+    return wrong != 0;
+}
