@@ -64,6 +64,7 @@ impl SwapCache {
             let lost = f.lost.and(pages);
             self.poison(to, lost)?;
             t.lost = t.lost.or(lost);
+            f.lost = f.lost.minus(lost);
             // A swap entry belongs to one range: it can go along only as a whole.
             let resident = f.present;
             self.forget_slots(&mut f, resident);
