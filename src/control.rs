@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 /// Environment variable that carries the path of the control memfd.
 pub const ENV: &str = "HUGESWAP_CONTROL";
 /// Layout of this structure; a preloaded library of another build refuses to run.
-const MAGIC: u64 = 0x6875_6765_7377_0004;
+const MAGIC: u64 = 0x6875_6765_7377_0003;
 
 /// States of a process's entry: free; being set up or torn down; a process uses it; the process
 /// is another program now (exec).
