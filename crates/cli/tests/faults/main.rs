@@ -6,7 +6,7 @@
 
 mod support;
 
-use support::{Dir, Run};
+use support::{Dir, Mount, Run};
 
 const EXIT_BUS: i32 = 128 + libc::SIGBUS;
 
@@ -134,6 +134,23 @@ fn a_lost_page_can_be_replaced() {
     assert_eq!(ended.counter("pages_poisoned"), lost);
 }
 
+/// Threads that wait for the same page all get SIGBUS; mremap moves the loss along; a child
+/// finds it too.
+#[test]
+fn a_lost_page_is_lost_for_everybody() {
+    for mode in ["threads", "remap", "fork"] {
+        let ended = Run {
+            inject: "bad-page=every:1500",
+            mode,
+            ..Run::default()
+        }
+        .run();
+        let lost = ended.lost();
+        assert!(lost > 0);
+        assert_eq!(ended.counter("pages_poisoned"), lost, "{mode}");
+    }
+}
+
 #[test]
 fn a_program_without_a_handler_dies_of_sigbus() {
     let ended = Run {
@@ -160,6 +177,22 @@ fn full_swap_lets_the_program_go_on() {
     assert_eq!(ended.said("warning: swap is full"), 1);
     let peak = ended.counter("peak_resident_bytes");
     assert!(peak < 144 << 20, "{} MiB were resident", peak >> 20);
+}
+
+/// A real file system with less room than the file promises.
+#[test]
+fn a_full_file_system_lets_the_program_go_on() {
+    let disk = Mount::ext4(96);
+    let ended = Run {
+        swap: Some(disk.at()),
+        options: &["--swap-size", "512M"],
+        ..Run::default()
+    }
+    .run();
+    ended.all_right();
+    assert!(ended.counter("pswpout") > 0);
+    assert!(ended.counter("swap_full") > 0, "{}", ended.stderr());
+    assert_eq!(ended.said("warning: swap is full"), 1);
 }
 
 #[test]

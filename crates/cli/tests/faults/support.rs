@@ -70,6 +70,52 @@ impl Drop for Dir {
     }
 }
 
+/// A small file system in a file, unmounted on drop.
+pub struct Mount {
+    at: PathBuf,
+    _dir: Dir,
+}
+
+impl Mount {
+    pub fn ext4(megabytes: u64) -> Mount {
+        assert!(
+            hugeswap_cli::os::is_root(),
+            "this test mounts a file system and needs root: run the tests with sudo"
+        );
+        let dir = Dir::new();
+        let (image, at) = (dir.0.join("image"), dir.0.join("mounted"));
+        fs::File::create(&image)
+            .and_then(|file| file.set_len(megabytes << 20))
+            .unwrap();
+        fs::create_dir(&at).unwrap();
+        let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap());
+        let mut mkfs = Command::new("mkfs.ext4");
+        mkfs.env("PATH", path).args(["-q", "-m", "0"]);
+        succeed(mkfs.arg(&image));
+        let mut mount = Command::new("mount");
+        succeed(mount.args(["-o", "loop"]).arg(&image).arg(&at));
+        Mount { at, _dir: dir }
+    }
+
+    pub fn at(&self) -> &Path {
+        &self.at
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // The last process of a run may end a little later than the command.
+        for _ in 0..50 {
+            let done = Command::new("umount").arg(&self.at).output();
+            if done.is_ok_and(|output| output.status.success()) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        eprintln!("{} is still mounted", self.at.display());
+    }
+}
+
 /// One run of the checking program.
 pub struct Run<'a> {
     /// `HUGESWAP_INJECT`.
