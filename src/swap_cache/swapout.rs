@@ -1,16 +1,4 @@
 //! The way up: a range leaves memory.
-//!
-//! Pages leave by UFFDIO_MOVE only, which refuses pages that something holds for I/O. Without it (before
-//! Linux 6.8) one could protect a page against writing, copy it, and drop it with
-//! MADV_DONTNEED; but protection stops only who comes through the page table. Whoever pinned
-//! the page before (a direct read in flight, libaio whose file is closed already, buffers
-//! registered with io_uring or RDMA, process_vm_writev from outside) goes on writing into the
-//! page that was dropped, and the program never sees the data. User space cannot see a pin:
-//! /proc shows mapping counts only; what checks reference counts in the kernel is page
-//! migration, which needs a second node, KSM, which works when it likes, and collapse, which
-//! refuses protected pages and so leaves the time until the protection open. Descriptors can
-//! be closed and O_DIRECT be switched off while a transfer is in flight, so looking for them
-//! proves nothing either. So there nothing is evicted, and `run` and `doctor` say so.
 
 use super::{Dir, Frame, SwapCache};
 use crate::device::Device;
@@ -28,6 +16,18 @@ pub struct Writeback {
 }
 
 /// What came of trying to evict a range.
+///
+/// Pages leave by UFFDIO_MOVE only, which refuses pages that something holds for I/O. Without it
+/// (before Linux 6.8) one could protect a page against writing, copy it, and drop it with
+/// MADV_DONTNEED; but protection stops only who comes through the page table. Whoever pinned the
+/// page before (a direct read in flight, libaio whose file is closed already, buffers registered
+/// with io_uring or RDMA, process_vm_writev from outside) goes on writing into the page that was
+/// dropped, and the program never sees the data. User space cannot see a pin: /proc shows mapping
+/// counts only. What looks at reference counts in the kernel is page migration, which needs a
+/// second node; KSM, which works when it likes; and collapse, which refuses protected pages and so
+/// leaves the time until the protection open. Descriptors can be closed, and O_DIRECT switched
+/// off, while a transfer is in flight, so looking for them proves nothing either. So there nothing
+/// is evicted, and `run` and `doctor` say so.
 pub enum Victim {
     /// Its pages are in a frame, out of the program's reach; see `start_write`.
     Inactive,
