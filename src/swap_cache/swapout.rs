@@ -82,7 +82,7 @@ impl SwapCache {
             return (Victim::Skip, g);
         }
         if g.entry.is_none() && self.full.load(Relaxed) {
-            return Victim::Skip;
+            return (Victim::Skip, g);
         }
         if g.entry.is_some_and(|e| !self.clusters.is_writable(e)) {
             // Another process reads this cluster too: nothing may be written there. It is let go
