@@ -137,8 +137,10 @@ static void try_system_call(void)
         _exit(3);
     for (size_t p = 0; p < pages; p++)
         if (is_lost[p]) {
-            if (write(fd[1], data + p * WORDS, PAGE) != -1 || errno != EFAULT)
+            if (write(fd[1], data + p * WORDS, PAGE) != -1 || errno != EFAULT) {
+                fprintf(stderr, "a system call could read lost page %zu\n", p);
                 found->wrong++;
+            }
             return;
         }
 }
@@ -184,8 +186,10 @@ int main(int argc, char **argv)
             _exit(0);
         }
         look(NULL);
-        if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
+        if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
+            fprintf(stderr, "the child ended with status %x\n", status);
             found->wrong++;
+        }
     }
     if (strcmp(mode, "threads") == 0)
         look_with_threads();
