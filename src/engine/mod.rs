@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 mod doorbell;
+mod faults;
 mod fork;
 mod probe;
 mod start;
@@ -117,7 +118,7 @@ impl Engine {
             .get(crate::mm::Pmd::of(addr))
             .is_some_and(|r| {
                 let g = r.lock_settled();
-                g.present.has(page) || g.swapped.has(page) || g.moving.has(page)
+                g.present.or(g.swapped).or(g.moving).or(g.lost).has(page)
             })
     }
 

@@ -1,6 +1,6 @@
 //! Starting the engine's threads, in a new process and in a forked child.
 
-use super::{probe, Doorbells, Engine, ENGINE};
+use super::{faults, probe, Doorbells, Engine, ENGINE};
 use crate::charge::Charge;
 use crate::control::{self, Control};
 use crate::device::file::FileDevice;
@@ -207,15 +207,16 @@ fn open_device(
             OnDiscard::Free
         };
         return RamDevice::from_fd(fd, d.max_bytes, on_discard)
-            .map(|r| Box::new(r) as Box<dyn Device>)
+            .map(|r| faults::around(r, &run.settings.faults))
             .map_err(|_| failed);
     }
     let mut o = Options::new(d.max_bytes);
     if run.settings.no_io_uring != 0 {
         o.via = Via::Sync;
     }
+    o.inject = faults::below(&run.settings.faults);
     FileDevice::from_fd_with(fd, &o)
-        .map(|f| Box::new(f) as Box<dyn Device>)
+        .map(|f| faults::around(f, &run.settings.faults))
         .map_err(|_| failed)
 }
 

@@ -16,6 +16,7 @@ impl SwapCache {
             g.present = g.present.minus(pages);
             g.huge = false;
         }
+        g.lost = g.lost.minus(pages);
         if !g.swapped.and(pages).is_empty() {
             self.forget_slots(g, pages);
         }
@@ -67,6 +68,11 @@ impl SwapCache {
             if f.io() != IoState::Idle || t.io() != IoState::Idle {
                 return Err(Errno::EBUSY);
             }
+            // What is lost here is lost there.
+            let lost = f.lost.and(pages);
+            self.poison(to, lost)?;
+            t.lost = t.lost.or(lost);
+            f.lost = f.lost.minus(lost);
             // A swap entry belongs to one range: it can go along only as a whole.
             let resident = f.present;
             self.forget_slots(&mut f, resident);

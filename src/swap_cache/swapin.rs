@@ -6,6 +6,7 @@ use crate::sys::uffd::{PageFault, Refused};
 use crate::sys::{mem, Errno};
 use crate::vma::{IoState, RangeGuard};
 use core::ops::Range;
+use core::sync::atomic::Ordering::Relaxed;
 
 /// Pages of a small fill with zeros.
 const ZERO_FILL: usize = 16;
@@ -152,7 +153,15 @@ impl SwapCache {
                 Unit::Pages(n) => self.begin_fill(&mut g, page, n, buffers),
             };
         }
-        if g.present.is_empty() && g.swapped.is_empty() && g.writable.is_full() {
+        if g.lost.has(page) {
+            // A message from before the page was poisoned, or the program dropped the marker by a
+            // call that we do not see: either way it finds the poison when it looks again.
+            let _ = self.poison(pmd, PageMask::of(page..page + 1));
+            self.program().wake(pmd.page_addr(page), PAGE_SIZE);
+            return Plan::Served;
+        }
+        let untouched = g.present.is_empty() && g.swapped.is_empty() && g.lost.is_empty();
+        if untouched && g.writable.is_full() {
             return self.first_touch(pmd, &mut g, page, frame);
         }
         self.zero_fill(pmd, &mut g, page)
@@ -272,7 +281,7 @@ impl SwapCache {
 
     /// Copies what a partial move left of `pages` in the frame, and gives the frame back.
     fn copy_rest(&self, pmd: Pmd, g: &mut RangeGuard<'_>, frame: Frame, pages: PageMask) {
-        let rest = pages.minus(g.present);
+        let rest = pages.minus(g.present).minus(g.lost);
         self.charge.charge(rest.count());
         let got = self.copy_in(pmd, rest, self.frames.addr(frame) as *const u8);
         self.charge.uncharge(rest.minus(got).count());
@@ -284,7 +293,8 @@ impl SwapCache {
 
     /// Zeros for the page and its neighbours that were never touched either.
     fn zero_fill(&self, pmd: Pmd, g: &mut RangeGuard<'_>, page: usize) -> Plan {
-        let untouched = PageMask::FULL.minus(g.present).minus(g.swapped);
+        let used = g.present.or(g.swapped).or(g.lost);
+        let untouched = PageMask::FULL.minus(used);
         let run = if g.writable.has(page) {
             untouched.and(g.writable).run_around(page, ZERO_FILL)
         } else {
@@ -334,6 +344,7 @@ impl SwapCache {
             && g.present.is_empty()
             && !g.swapped.is_empty()
             && g.writable.is_full()
+            && g.lost.is_empty()
             && !g.salvage
     }
 
@@ -392,7 +403,8 @@ impl SwapCache {
     /// Gives the program the pages of a frame that was read completely.
     fn map_frame(&self, pmd: Pmd, g: &mut RangeGuard<'_>) {
         let (frame, pages) = (Frame(g.buffer), g.moving);
-        if g.present.is_empty() && g.writable.is_full() && self.abilities.mv {
+        let vacant = g.present.is_empty() && g.lost.is_empty();
+        if vacant && g.writable.is_full() && self.abilities.mv {
             self.clear_pages(frame, PageMask::FULL.minus(pages), 0);
             match self.move_whole_in(pmd, g, frame) {
                 Whole::Moved => {
@@ -504,7 +516,8 @@ impl SwapCache {
         if ok {
             // The buffer holds the run only; `copy_in` counts from the start of a range.
             let src = buffers.addr(buffer).wrapping_sub(first * PAGE_SIZE);
-            let keep = self.remember(pmd, &mut g, pages, src);
+            // A cluster that could not be read as a whole is given up as its pages come in.
+            let keep = !g.salvage && self.remember(pmd, &mut g, pages, src);
             let got = self.copy_in(pmd, pages, src);
             self.charge.uncharge(pages.minus(got).count());
             self.became_present(pmd, &mut g, got);
@@ -531,23 +544,31 @@ impl SwapCache {
 
     /// A page cannot be read from the device: whoever touches it gets SIGBUS.
     fn lose(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) {
-        for run in pages.runs() {
-            let addr = pmd.page_addr(run.start);
-            let len = run.len() * PAGE_SIZE;
-            if !self.abilities.poison || self.program().poison(addr, len).is_err() {
-                self.charge.control.log("a page could not be read back from swap, and this kernel cannot poison it: ending the program");
-                crate::sys::thread::exit_group(super::EXIT_LOST);
-            }
-            self.stats().pages_poisoned.add(run.len() as u64);
+        // Counted and told first: poisoning wakes the program, and it may die of it.
+        self.stats().pages_poisoned.add(pages.count() as u64);
+        if !self.warned_lost.swap(true, Relaxed) {
+            self.charge.control.log(
+                "warning: a page could not be read back from swap; whoever touches it gets SIGBUS. \
+                 See pages_poisoned in the statistics",
+            );
         }
-        g.swapped = g.swapped.minus(pages);
-        // Nothing may be moved over the poison, nor the page table that holds it be freed.
-        g.writable = g.writable.minus(pages);
-        if g.swapped.is_empty() {
-            if let Some(e) = g.entry.take() {
-                self.clusters.mark_bad(e);
+        if !self.abilities.poison || self.poison(pmd, pages).is_err() {
+            self.charge.control.log("a page could not be read back from swap, and this kernel cannot poison it: ending the program");
+            crate::sys::thread::exit_group(super::EXIT_LOST);
+        }
+        g.lost = g.lost.or(pages);
+        self.forget_slots(g, pages);
+    }
+
+    /// Poisons missing pages of the program; ones that are poisoned already stay so.
+    pub(super) fn poison(&self, pmd: Pmd, pages: PageMask) -> Result<(), Errno> {
+        for page in pages.runs().flatten() {
+            match self.program().poison(pmd.page_addr(page), PAGE_SIZE) {
+                Ok(()) | Err(Refused::Exists { .. }) => {}
+                Err(_) => return Err(Errno::EBUSY),
             }
         }
+        Ok(())
     }
 
     /// Fills missing pages of the range from `src`, which holds the whole range's bytes as far as

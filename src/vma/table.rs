@@ -44,6 +44,9 @@ pub struct State {
     pub present: PageMask,
     pub swapped: PageMask,
     pub writable: PageMask,
+    /// Pages that could not be read back: neither present nor swapped, and poisoned until the
+    /// program drops them.
+    pub lost: PageMask,
     /// Pages of the transfer in flight.
     pub moving: PageMask,
     /// The place in swap, where the range has one.
@@ -250,4 +253,4 @@ impl Ranges {
 }
 
 const _: () = assert!(PMD_NR == 512);
-const _: () = assert!(size_of::<Range>() <= 320);
+const _: () = assert!(size_of::<Range>() <= 384);
