@@ -4,3 +4,5 @@
 #![deny(unsafe_code)]
 
 pub mod mm;
+pub mod swapfile;
+pub mod sync;

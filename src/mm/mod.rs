@@ -8,3 +8,9 @@ pub const PMD_ORDER: u8 = 9;
 pub const PMD_NR: usize = 1 << PMD_ORDER;
 /// Bytes of a PMD-sized folio.
 pub const PMD_SIZE: usize = PAGE_SIZE << PMD_ORDER;
+
+mod entry;
+pub use entry::{
+    DeviceId, Extent, Extents, Order, SwapEntry, MAX_SLOTS, MAX_SWAPFILES, SWAPFILE_CLUSTER,
+    SWAP_NR_ORDERS,
+};

@@ -1,0 +1,2 @@
+mod bitmap;
+mod memory;
