@@ -69,6 +69,12 @@ impl Bitmap {
         }
     }
 
+    /// With the run set, too.
+    pub fn with(mut self, start: usize, nr: usize) -> Bitmap {
+        self.set(start, nr);
+        self
+    }
+
     #[inline]
     pub fn clear(&mut self, start: usize, nr: usize) {
         for w in words(start, nr) {
@@ -219,7 +225,7 @@ impl Bitmap {
         let mut order = WORD_ORDER;
         while order < PMD_ORDER {
             words = grow_words(words, order);
-            let base = slot / 64 & !((2usize << (order - WORD_ORDER)) - 1);
+            let base = (slot / 64) & !((2usize << (order - WORD_ORDER)) - 1);
             if words >> base & 1 == 0 {
                 break;
             }
