@@ -14,6 +14,11 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (0u8..10).prop_map(|order| Op::Alloc { order }),
         6 => (6u8..10).prop_map(|order| Op::Alloc { order }),
         1 => (0u8..10).prop_map(|order| Op::AllocBest { order }),
+        2 => (0u8..10, n(), 0u16..600).prop_map(|(order, folio, beside)| Op::AllocNear {
+            order,
+            folio,
+            beside
+        }),
         4 => (n(), n(), n()).prop_map(|(folio, from, nr)| Op::Free { folio, from, nr }),
         3 => n().prop_map(|folio| Op::FreeAll { folio }),
         2 => (n(), n(), n()).prop_map(|(folio, from, nr)| Op::Dup { folio, from, nr }),

@@ -294,6 +294,15 @@ impl Device {
         self.with_shard(self.home(cpu), |shard| shard.alloc_current(order))
     }
 
+    /// Exactly at this slot, if the place is free.
+    pub fn alloc_at(&self, slot: u64, order: Order) -> Option<SwapEntry> {
+        if slot >= self.max_slots.load(Relaxed) || self.algorithm == Algorithm::Linux612 {
+            return None;
+        }
+        let (s, idx, start) = self.locate(slot);
+        self.with_shard(s, |shard| shard.alloc_at(idx, start, order))
+    }
+
     /// In one piece, wherever on this device it fits.
     pub fn alloc_contiguous(&self, cpu: usize, order: Order) -> Option<SwapEntry> {
         if self.algorithm == Algorithm::Linux612 {

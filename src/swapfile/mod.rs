@@ -33,11 +33,13 @@ mod error;
 mod linux612;
 mod lists;
 mod memory;
+pub mod mixed_test;
 mod refs;
 mod shard;
 mod space;
 mod stats;
 mod swapoff;
+pub mod thp_test;
 mod validate;
 
 pub use cluster::{ClusterInfo, ClusterState};

@@ -172,6 +172,24 @@ impl Shard {
         self.take_block(idx, order)
     }
 
+    /// Exactly this place, if it is free.
+    pub fn alloc_at(&mut self, idx: u32, start: usize, order: Order) -> Option<SwapEntry> {
+        let nr = order.nr_pages();
+        let ci = self.clusters.get(idx as usize)?;
+        if !self.writable
+            || idx >= self.nr_clusters
+            || start % nr != 0
+            || ci.state == ClusterState::Discarding
+            || ci.used.any(start, nr)
+        {
+            return None;
+        }
+        let around = ci.used.block_around(start);
+        self.take(idx, start, nr, around, order);
+        self.allocated[order.index()] += 1;
+        SwapEntry::new(self.device, self.slot(idx, start))
+    }
+
     /// One contiguous place without breaking up what other orders may want.
     pub fn alloc_home(&mut self, order: Order) -> Option<SwapEntry> {
         if let Some(entry) = self.alloc_current(order) {

@@ -191,6 +191,36 @@ impl SwapSpace {
         Ok(())
     }
 
+    /// Like [`alloc`](Self::alloc), but looks at one place first: where the folio
+    /// was before, or where it would be if it followed its neighbours in memory.
+    ///
+    /// Pages that go back to where they came from leave swap as unfragmented as
+    /// it was, whatever the order they come and go in. The place must be at a
+    /// multiple of the folio's length, and is not kept for anybody: it may be
+    /// taken, and then any other will do.
+    #[inline]
+    pub fn alloc_near(
+        &self,
+        order: Order,
+        place: SwapEntry,
+        out: &mut Extents,
+    ) -> Result<(), NoRoom> {
+        let there = self
+            .device(place.device())
+            .and_then(|device| device.alloc_at(place.slot(), order));
+        match there {
+            Some(entry) => {
+                out.clear();
+                out.push(Extent {
+                    entry,
+                    nr: order.nr_pages() as u16,
+                });
+                Ok(())
+            }
+            None => self.alloc(order, out),
+        }
+    }
+
     /// Slots for a folio in one piece at a multiple of its length, or nothing.
     #[inline]
     pub fn alloc_contiguous(&self, order: Order) -> Option<SwapEntry> {

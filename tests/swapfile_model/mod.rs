@@ -14,6 +14,12 @@ pub enum Op {
     AllocBest {
         order: u8,
     },
+    /// Asks for the place of a folio, or one beside it.
+    AllocNear {
+        order: u8,
+        folio: u16,
+        beside: u16,
+    },
     /// Takes a user from some slots of a folio.
     Free {
         folio: u16,
@@ -93,6 +99,7 @@ pub struct Model {
     /// Extents of what was allocated; slots of it may be gone since.
     folios: Vec<Vec<Extent>>,
     extents: Extents,
+    near: Option<SwapEntry>,
 }
 
 impl Model {
@@ -136,6 +143,7 @@ impl Model {
             discarding: Vec::new(),
             folios: Vec::new(),
             extents: Extents::new(),
+            near: None,
         }
     }
 
@@ -256,7 +264,10 @@ impl Model {
     fn alloc(&mut self, order: Order) {
         let free = self.free_slots();
         let mut extents = std::mem::take(&mut self.extents);
-        let result = self.space.alloc(order, &mut extents);
+        let result = match self.near {
+            Some(place) => self.space.alloc_near(order, place, &mut extents),
+            None => self.space.alloc(order, &mut extents),
+        };
         if result.is_ok() {
             assert_eq!(extents.nr_slots(), order.nr_pages());
             self.take(extents.to_vec());
@@ -289,6 +300,20 @@ impl Model {
                         self.take(vec![Extent { entry, nr }]);
                     }
                     None => assert_eq!(self.free_slots(), 0),
+                }
+            }
+            Op::AllocNear {
+                order,
+                folio,
+                beside,
+            } => {
+                let place = self
+                    .part(folio, 0, 0)
+                    .and_then(|part| part.entry.checked_add(beside.into()));
+                if let Some(place) = place {
+                    self.near = Some(place);
+                    self.alloc(Order::new(order % 10).unwrap());
+                    self.near = None;
                 }
             }
             Op::Free { folio, from, nr } => {
