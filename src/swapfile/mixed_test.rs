@@ -166,8 +166,8 @@ fn clock_cost() -> u64 {
 struct Mixed {
     space: SwapSpace,
     random: XorShift,
-    /// Freed soon, and kept long: three quarters and a quarter of the folios.
-    generations: [Vec<Extent>; 2],
+    /// Folios freed soon, and kept long: three quarters and a quarter of them.
+    generations: [Vec<Vec<Extent>>; 2],
     used: u64,
     target: u64,
     extents: Box<Extents>,
@@ -196,7 +196,7 @@ impl Mixed {
             for _ in 0..order.nr_pages() {
                 if self.space.alloc(Order::ZERO, &mut self.extents).is_ok() {
                     self.used += 1;
-                    self.generations[long].extend_from_slice(&self.extents);
+                    self.generations[long].push(self.extents.to_vec());
                 }
             }
             return;
@@ -205,11 +205,11 @@ impl Mixed {
         count.whole += u64::from(self.extents.len() == 1);
         count.extents += self.extents.len() as u64;
         self.used += order.nr_pages() as u64;
-        self.generations[long].extend_from_slice(&self.extents);
+        self.generations[long].push(self.extents.to_vec());
     }
 
-    /// Seven times of eight a short-lived extent; every third time only part of
-    /// it, as partial swap-in leaves it.
+    /// Seven times of eight a short-lived folio; every third time only its end,
+    /// from a random page on, as partial swap-in leaves it.
     fn free(&mut self) -> bool {
         let long = usize::from(self.random.below(8) == 0 || self.generations[0].is_empty());
         let generation = &mut self.generations[long];
@@ -217,23 +217,39 @@ impl Mixed {
             return false;
         }
         let at = self.random.below(generation.len());
-        let mut extent = generation.swap_remove(at);
-        if extent.nr > 1 && self.random.below(3) == 0 {
-            let keep = 1 + self.random.below(usize::from(extent.nr) - 1) as u16;
-            generation.push(Extent { nr: keep, ..extent });
-            if let Some(entry) = extent.entry.checked_add(keep.into()) {
-                extent = Extent {
-                    entry,
-                    nr: extent.nr - keep,
-                };
+        let mut folio = generation.swap_remove(at);
+        let pages: usize = folio.iter().map(|e| usize::from(e.nr)).sum();
+        let mut keep = match self.random.below(3) {
+            0 => self.random.below(pages),
+            _ => 0,
+        };
+        let mut kept = Vec::new();
+        folio.retain_mut(|extent| {
+            let nr = keep.min(usize::from(extent.nr));
+            keep -= nr;
+            if nr > 0 {
+                kept.push(Extent {
+                    nr: nr as u16,
+                    ..*extent
+                });
             }
+            extent.nr -= nr as u16;
+            if let Some(entry) = extent.entry.checked_add(nr as u64) {
+                extent.entry = entry;
+            }
+            extent.nr > 0
+        });
+        if !kept.is_empty() {
+            self.generations[long].push(kept);
         }
         let start = Instant::now();
-        let result = self.space.free(extent.entry, extent.nr.into());
+        for extent in &folio {
+            let result = self.space.free(extent.entry, extent.nr.into());
+            debug_assert_eq!(result, Ok(u64::from(extent.nr)));
+            self.used -= u64::from(extent.nr);
+        }
         let nanos = start.elapsed().as_nanos() as u64;
         self.free.add(nanos.saturating_sub(self.clock));
-        debug_assert_eq!(result, Ok(u64::from(extent.nr)));
-        self.used -= u64::from(extent.nr);
         true
     }
 }
