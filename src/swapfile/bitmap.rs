@@ -64,6 +64,10 @@ impl Bitmap {
 
     #[inline]
     pub fn set(&mut self, start: usize, nr: usize) {
+        if nr == SWAPFILE_CLUSTER {
+            self.0 = [!0; WORDS];
+            return;
+        }
         for w in words(start, nr) {
             self.0[w] |= mask(w, start, nr);
         }
@@ -77,6 +81,10 @@ impl Bitmap {
 
     #[inline]
     pub fn clear(&mut self, start: usize, nr: usize) {
+        if nr == SWAPFILE_CLUSTER {
+            self.0 = [0; WORDS];
+            return;
+        }
         for w in words(start, nr) {
             self.0[w] &= !mask(w, start, nr);
         }
@@ -85,6 +93,9 @@ impl Bitmap {
     /// Whether every bit of the run is set.
     #[inline]
     pub fn all(&self, start: usize, nr: usize) -> bool {
+        if nr == SWAPFILE_CLUSTER {
+            return self.0.iter().fold(!0, |all, word| all & word) == !0;
+        }
         words(start, nr).all(|w| {
             let mask = mask(w, start, nr);
             self.0[w] & mask == mask
@@ -94,6 +105,9 @@ impl Bitmap {
     /// Whether any bit of the run is set.
     #[inline]
     pub fn any(&self, start: usize, nr: usize) -> bool {
+        if nr == SWAPFILE_CLUSTER {
+            return self.0.iter().fold(0, |any, word| any | word) != 0;
+        }
         words(start, nr).any(|w| self.0[w] & mask(w, start, nr) != 0)
     }
 

@@ -294,6 +294,15 @@ impl Device {
         self.with_shard(self.home(cpu), |shard| shard.alloc_current(order))
     }
 
+    /// From the CPU's own shard, as long as that breaks up nothing.
+    #[inline]
+    pub fn alloc_home(&self, cpu: usize, order: Order) -> Option<SwapEntry> {
+        if self.algorithm == Algorithm::Linux612 {
+            return None;
+        }
+        self.with_shard(self.home(cpu), |shard| shard.alloc_home(order))
+    }
+
     /// Exactly at this slot, if the place is free.
     pub fn alloc_at(&self, slot: u64, order: Order) -> Option<SwapEntry> {
         if slot >= self.max_slots.load(Relaxed) || self.algorithm == Algorithm::Linux612 {

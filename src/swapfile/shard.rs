@@ -279,7 +279,11 @@ impl Shard {
             if ci.state == ClusterState::Untouched {
                 self.nr_untouched -= 1;
             }
-            ci.recompute_top();
+            if nr == SWAPFILE_CLUSTER {
+                ci.top = 0;
+            } else {
+                ci.recompute_top();
+            }
         } else if around + 1 == ci.top {
             ci.recompute_top();
         }

@@ -245,6 +245,10 @@ impl SwapSpace {
     /// The fast path: one lock, that of the CPU's own shard.
     #[inline]
     fn alloc_current(&self, cpu: usize, order: Order) -> Option<SwapEntry> {
+        if self.ranked[1].load(Acquire) == 0 {
+            // No other device whose turn it might be: a new cluster will do.
+            return self.ranked(0)?.alloc_home(cpu, order);
+        }
         let device = self.hint(cpu, order).load(Relaxed).checked_sub(1)?;
         self.devices[device as usize]
             .get()?
