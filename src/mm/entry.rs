@@ -9,7 +9,10 @@ pub const SWAPFILE_CLUSTER: usize = PMD_NR;
 /// Orders that can be swapped as a unit: 4 KiB to 2 MiB.
 pub const SWAP_NR_ORDERS: usize = PMD_ORDER as usize + 1;
 /// Swap devices that can be in use at a time.
-pub const MAX_SWAPFILES: usize = 32;
+pub const MAX_SWAPFILES: usize = if cfg!(loom) { 2 } else { 32 };
+/// Extents a folio can have: each of its pages may be on its own. (Loom's
+/// threads have stacks of a few pages.)
+const MAX_EXTENTS: usize = if cfg!(loom) { 4 } else { SWAPFILE_CLUSTER };
 /// Bits of a slot number: 2^36 slots of 4 KiB are 256 TiB.
 const SLOT_BITS: u32 = 36;
 /// Slots a device can have.
@@ -193,7 +196,7 @@ impl Extent {
 #[derive(Clone)]
 pub struct Extents {
     len: usize,
-    list: [Extent; SWAPFILE_CLUSTER],
+    list: [Extent; MAX_EXTENTS],
 }
 
 impl Extents {
@@ -206,7 +209,7 @@ impl Extents {
         };
         Extents {
             len: 0,
-            list: [UNUSED; SWAPFILE_CLUSTER],
+            list: [UNUSED; MAX_EXTENTS],
         }
     }
 
