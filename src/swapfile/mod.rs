@@ -38,8 +38,9 @@ mod refs;
 mod shard;
 mod space;
 mod stats;
-mod swapoff;
+
 pub mod thp_test;
+mod upkeep;
 mod validate;
 
 pub use cluster::{ClusterInfo, ClusterState};

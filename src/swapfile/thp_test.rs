@@ -444,6 +444,35 @@ mod tests {
         }
     }
 
+    /// Where the reference prints how many folios an iteration wrote anew, ours
+    /// writes as many: the same pages are brought in, dropped and paged out. (Its
+    /// "before" columns of the modes without `-a` repeat that of `-a -s`.)
+    #[test]
+    fn folios_are_those_of_the_reference() {
+        for small in [false, true] {
+            let published = published::mode(true, small);
+            let ours = run(true, small, Algorithm::HugeSwap);
+            let folios = |i: usize| ours[i].swpout + ours[i].fallback;
+            for (i, (swpout, fallback)) in [0, 1, 2, 97, 98, 99].into_iter().zip(published.before) {
+                assert_eq!(
+                    folios(i),
+                    swpout + fallback,
+                    "iteration {i}, -a, -s {small}"
+                );
+            }
+            for i in 0..100 {
+                // (1, 0) stands for "not printed, 0.00 %".
+                if let Some((swpout, fallback)) = published.with(i).filter(|&w| w != (1, 0)) {
+                    assert_eq!(
+                        folios(i),
+                        swpout + fallback,
+                        "iteration {i}, -a, -s {small}"
+                    );
+                }
+            }
+        }
+    }
+
     /// The same sequence of random numbers drops the same folios as in the
     /// reference, and 6.12's algorithm degrades as the kernel did.
     #[test]

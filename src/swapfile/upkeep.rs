@@ -2,9 +2,9 @@
 //! only the swap cache has, and swapping a device off.
 
 use super::device::Running;
-use super::error::DeviceError;
+use super::error::{DeviceError, NoRoom};
 use super::space::SwapSpace;
-use crate::mm::{DeviceId, Extent, Extents, SwapEntry, SWAPFILE_CLUSTER};
+use crate::mm::{DeviceId, Extent, Extents, Order, SwapEntry, SWAPFILE_CLUSTER};
 use crate::sync::Ordering::Relaxed;
 
 impl SwapSpace {
@@ -72,13 +72,41 @@ impl SwapSpace {
         out.len() - before
     }
 
-    /// Runs of slots that only the swap cache has in the whole cluster of
-    /// `entry`; for a caller that goes through a device piece by piece.
-    pub fn cache_only_near(&self, entry: SwapEntry, out: &mut Extents) {
-        if let Some(device) = self.device(entry.device()) {
-            if entry.slot() < device.max_slots.load(Relaxed) {
-                let (s, idx, _) = device.locate(entry.slot());
+    /// [`alloc`](Self::alloc), and when there is no room the same again with what
+    /// the swap cache lets go of: of full clusters first, then of any. `let_go`
+    /// drops the folios of such a run and calls [`cache_clear`](Self::cache_clear);
+    /// it says whether it did. No lock is held while it runs.
+    pub fn alloc_or_reclaim(
+        &self,
+        order: Order,
+        out: &mut Extents,
+        spare: &mut Extents,
+        mut let_go: impl FnMut(Extent) -> bool,
+    ) -> Result<(), NoRoom> {
+        loop {
+            let Err(no_room) = self.alloc(order, out) else {
+                return Ok(());
+            };
+            spare.clear();
+            if self.reclaim_full(4, true, spare) == 0 {
+                self.cache_only(spare);
+            }
+            let went = spare.iter().filter(|run| let_go(**run)).count();
+            if went == 0 {
+                return Err(no_room);
+            }
+        }
+    }
+
+    /// Runs of slots that only the swap cache has, anywhere, until `out` is full.
+    fn cache_only(&self, out: &mut Extents) {
+        for (_, device) in self.devices() {
+            let max = device.max_slots.load(Relaxed);
+            let mut slot = 0;
+            while slot < max && out.len() < SWAPFILE_CLUSTER {
+                let (s, idx, _) = device.locate(slot);
                 device.with_shard(s, |shard| shard.cache_only_runs(idx, out));
+                slot += SWAPFILE_CLUSTER as u64;
             }
         }
     }
