@@ -25,6 +25,7 @@ impl Shard {
         if ci.state != ClusterState::Discarding {
             return false;
         }
+        self.releases += 1;
         self.discarding -= ci.free_slots() as u64;
         ci.state = ClusterState::Free;
         if ci.bad == 0 {

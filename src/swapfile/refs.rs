@@ -191,6 +191,7 @@ impl Shard {
                 used & !gone
             });
         ci.bad -= gone as u16;
+        self.releases += 1;
         self.bad -= u64::from(gone);
         if ci.is_empty() {
             self.empty(idx);

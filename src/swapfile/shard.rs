@@ -47,6 +47,8 @@ pub struct Shard {
     pub(super) bad: u64,
     /// Free slots that can't be had until their discard is done.
     pub(super) discarding: u64,
+    /// Times slots became free, ever: see `SwapSpace::pick_up`.
+    pub(super) releases: u64,
     /// Folios placed in one piece, by order.
     pub(super) allocated: [u64; SWAP_NR_ORDERS],
 }
@@ -78,6 +80,7 @@ impl Shard {
             used: 0,
             bad: 0,
             discarding: 0,
+            releases: 0,
             allocated: [0; SWAP_NR_ORDERS],
         })
     }
@@ -98,6 +101,7 @@ impl Shard {
 
     /// Lets the shard's first `nr` clusters be used.
     pub fn extend(&mut self, nr: u32) {
+        self.releases += 1;
         self.nr_untouched += nr - self.nr_clusters;
         self.nr_clusters = nr;
     }
@@ -312,6 +316,7 @@ impl Shard {
         let ci = &mut self.clusters[idx as usize];
         ci.used.clear(start, nr);
         ci.count -= nr as u16;
+        self.releases += 1;
         self.used -= nr as u64;
         if ci.is_empty() {
             self.empty(idx);

@@ -309,9 +309,11 @@ impl SwapSpace {
         let mut want = order.nr_pages();
         if self.algorithm == Algorithm::HugeSwap {
             let _one = self.gathering.lock();
+            let releases = || -> u64 { self.devices().map(|(_, d)| d.sum(|s| s.releases)).sum() };
             let mut least = PMD_ORDER;
             loop {
                 let before = want;
+                let releases_before = if least == 0 { releases() } else { 0 };
                 for place in 0..MAX_SWAPFILES {
                     let Some(device) = self.ranked(place) else {
                         break;
@@ -322,10 +324,11 @@ impl SwapSpace {
                     self.spread.add(order, out.len());
                     return Ok(());
                 }
-                // A whole round over everything in vain means there is nothing.
                 match least.checked_sub(1) {
                     Some(less) => least = less,
-                    None if want == before => break,
+                    // Every shard was empty when looked at. Only if none got a
+                    // slot back since was there a moment when all were at once.
+                    None if want == before && releases() == releases_before => break,
                     None => {}
                 }
             }
