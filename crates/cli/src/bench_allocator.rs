@@ -30,6 +30,9 @@ pub struct Args {
     /// Run the same test on the kernel's swap too (as root; uses a 64 MiB zram)
     #[arg(long, value_enum, value_name = "WHAT")]
     against: Option<Against>,
+    /// Have the kernel bring in base pages only, as the reference's did
+    #[arg(long, requires = "against")]
+    base_swapin: bool,
     /// Run the mixed test instead: all orders, at 60, 90 and 99 % full
     #[arg(long, conflicts_with_all = ["aligned_swapin", "small_folios", "near", "against", "iterations"])]
     mixed: bool,
@@ -75,7 +78,7 @@ pub fn run(args: Args) -> Result<ExitCode, String> {
         algorithm,
     };
     let kernel = match args.against {
-        Some(Against::Kernel) => Some(kernel::run(&config, args.iterations)?),
+        Some(Against::Kernel) => Some(kernel::run(&config, args.iterations, args.base_swapin)?),
         None => None,
     };
     let iterations = match &kernel {
@@ -174,7 +177,7 @@ fn beside(out: &mut impl Write, config: &ThpTestConfig, kernel: &[Iteration]) ->
     writeln!(out, "Fallback percentage, mode \"{}\":", reference.name)?;
     writeln!(
         out,
-        "{:>9}  {:>9}  {:>11}  {:>16}  {:>14}",
+        "{:>9}  {:>9}  {:>16}  {:>16}  {:>14}",
         "Iteration", "hugeswap", "this kernel", "reference before", "reference with"
     )?;
     let mut test = ThpTest::new(*config);
@@ -191,10 +194,14 @@ fn beside(out: &mut impl Write, config: &ThpTestConfig, kernel: &[Iteration]) ->
         let cell = |value: Option<f64>| value.map_or("-".to_string(), |p| format!("{p:.2}%"));
         writeln!(
             out,
-            "{:>9}  {:>8.2}%  {:>10.2}%  {:>16}  {:>14}",
+            "{:>9}  {:>8.2}%  {:>16}  {:>16}  {:>14}",
             i + 1,
             ours.fallback_percent(),
-            theirs.fallback_percent(),
+            format!(
+                "{:.2}% of {}",
+                theirs.fallback_percent(),
+                theirs.swpout + theirs.fallback
+            ),
             cell(before.copied().map(percent)),
             cell(reference.with(i).map(percent)),
         )?;
@@ -202,10 +209,10 @@ fn beside(out: &mut impl Write, config: &ThpTestConfig, kernel: &[Iteration]) ->
     let share = |t: &Totals| t.fallback as f64 / (t.swpout + t.fallback).max(1) as f64 * 100.0;
     writeln!(
         out,
-        "{:>9}  {:>8.2}%  {:>10.2}%",
+        "{:>9}  {:>8.2}%  {:>16}",
         "all",
         share(&totals),
-        share(&kernel_totals)
+        format!("{:.2}%", share(&kernel_totals))
     )?;
     summary(out, &test, &totals)?;
     Ok(totals.clean())

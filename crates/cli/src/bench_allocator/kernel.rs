@@ -29,8 +29,14 @@ extern "C" fn note_signal(_signal: libc::c_int) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// Runs the test; fewer iterations come back if it was interrupted.
-pub fn run(config: &ThpTestConfig, iterations: u32) -> Result<Vec<Iteration>, String> {
+/// Runs the test; fewer iterations come back if it was interrupted. A kernel that
+/// can bring in a whole folio for one touch of it does so only where folios of
+/// that size are enabled: with `base_swapin` they are not, while pages come in.
+pub fn run(
+    config: &ThpTestConfig,
+    iterations: u32,
+    base_swapin: bool,
+) -> Result<Vec<Iteration>, String> {
     // SAFETY: no arguments, no memory of ours.
     if unsafe { libc::geteuid() } != 0 {
         return Err("--against kernel needs root: it sets up a swap device".into());
@@ -38,7 +44,7 @@ pub fn run(config: &ThpTestConfig, iterations: u32) -> Result<Vec<Iteration>, St
     INTERRUPTED.store(false, Ordering::Relaxed);
     // Signals first and back last: none must end us between the two.
     let _signals = Signals::catch();
-    let _folios = [
+    let folios = [
         Setting::set(format!("{THP}/hugepages-64kB/enabled").into(), "always")?,
         Setting::set(format!("{THP}/hugepages-2048kB/enabled").into(), "never")?,
     ];
@@ -65,8 +71,14 @@ pub fn run(config: &ThpTestConfig, iterations: u32) -> Result<Vec<Iteration>, St
     let mut done = Vec::new();
     while done.len() < iterations as usize && !INTERRUPTED.load(Ordering::Relaxed) {
         let (swpout, fallback) = (counter("swpout")?, counter("swpout_fallback")?);
+        if base_swapin {
+            write(&folios[0].path, "never")?;
+        }
         for _ in 0..(16 << 20) / unit {
             mem1.write(rand.next() % (MEM1 / unit) * unit, unit, 0x11);
+        }
+        if base_swapin {
+            write(&folios[0].path, "always")?;
         }
         for _ in 0..256 {
             let at = rand.next() % (MEM1 / FOLIO) * FOLIO;
