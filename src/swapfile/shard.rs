@@ -283,10 +283,11 @@ impl Shard {
             if ci.state == ClusterState::Untouched {
                 self.nr_untouched -= 1;
             }
-            if nr == SWAPFILE_CLUSTER {
-                ci.top = 0;
-            } else {
-                ci.recompute_top();
+            match nr {
+                SWAPFILE_CLUSTER => ci.top = 0,
+                // It lies in one half, at its start or aligned: the other is free.
+                _ if nr <= SWAPFILE_CLUSTER / 2 => ci.top = TOP_EMPTY - 1,
+                _ => ci.recompute_top(),
             }
         } else if around + 1 == ci.top {
             ci.recompute_top();
