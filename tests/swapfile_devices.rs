@@ -108,6 +108,55 @@ fn priorities_turns_and_overflow() {
     assert_eq!(space.validate(), Ok(()));
 }
 
+/// All CPUs of a rotational device write one after the other's slots.
+#[test]
+fn rotational_has_one_current_cluster() {
+    let space = SwapSpace::new(SwapConfig {
+        nr_cpus: 8,
+        ..SwapConfig::default()
+    });
+    let config = DeviceConfig {
+        rotational: true,
+        ..clusters(64)
+    };
+    space.add_device(&config).unwrap();
+    for i in 0..2048 {
+        // From another thread each time, so from any CPU.
+        let entry = if i % 256 == 0 {
+            std::thread::scope(|s| s.spawn(|| alloc(&space, 0)).join().unwrap())
+        } else {
+            alloc(&space, 0)
+        };
+        assert_eq!(entry[0].entry.slot(), i);
+    }
+}
+
+/// A folio's users are added to all of its extents or to none.
+#[test]
+fn dup_of_a_spread_folio_is_all_or_nothing() {
+    let space = space();
+    space.add_device(&clusters(1)).unwrap();
+    let all: Vec<_> = (0..512).map(|_| alloc(&space, 0)[0].entry).collect();
+    for entry in all.iter().filter(|e| e.slot() % 2 == 0) {
+        space.free(*entry, 1).unwrap();
+    }
+    let folio = alloc(&space, 2);
+    assert_eq!(folio.len(), 4);
+    for _ in 1..32768 {
+        space.dup(folio[2].entry, 1).unwrap();
+    }
+    assert_eq!(space.dup_extents(&folio), Err(EntryError::TooManyUsers));
+    assert_eq!(space.users(folio[0].entry), Ok(1));
+    for _ in 1..32768 {
+        space.free(folio[2].entry, 1).unwrap();
+    }
+    space.dup_extents(&folio).unwrap();
+    assert_eq!(space.free_extents(&folio), Ok(0));
+    assert_eq!(space.free_extents(&folio), Ok(4));
+    assert_eq!(space.free_extents(&folio), Err(EntryError::NotInUse));
+    assert_eq!(space.validate(), Ok(()));
+}
+
 #[test]
 fn small_folios_share_a_cluster_before_the_turn_passes() {
     let space = space();

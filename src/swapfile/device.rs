@@ -182,9 +182,6 @@ impl Device {
         if config.header {
             self.with_shard(0, |shard| shard.mark_bad(0, 0, 1));
         }
-        if self.algorithm == Algorithm::Linux612 {
-            self.with_shard(0, Shard::linux_setup);
-        }
     }
 
     /// From the present size to a larger one.
@@ -207,6 +204,9 @@ impl Device {
             self.with_shard(s, |shard| {
                 shard.mark_bad(idx, from, SWAPFILE_CLUSTER - from);
             });
+        }
+        if self.algorithm == Algorithm::Linux612 {
+            self.with_shard(0, Shard::linux_setup);
         }
         self.max_slots.store(slots, Release);
     }

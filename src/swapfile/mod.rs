@@ -18,9 +18,7 @@
 //! let mut extents = Extents::new();
 //! space.alloc(Order::PMD, &mut extents)?;
 //! assert_eq!(extents.len(), 1);
-//! for extent in extents.iter() {
-//!     space.free(extent.entry, extent.nr.into())?;
-//! }
+//! space.free_extents(&extents)?;
 //! assert_eq!(space.used_slots(), 0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -1,13 +1,39 @@
-//! What the caller does from time to time: discards, the reclaim of slots that
-//! only the swap cache has, and swapping a device off.
+//! Beside the taking and giving of slots: whole folios' users, discards, the
+//! reclaim of slots that only the swap cache has, and swapping a device off.
 
 use super::device::Running;
-use super::error::{DeviceError, NoRoom};
+use super::error::{DeviceError, EntryError, NoRoom};
 use super::space::SwapSpace;
 use crate::mm::{DeviceId, Extent, Extents, Order, SwapEntry, SWAPFILE_CLUSTER};
 use crate::sync::Ordering::Relaxed;
 
 impl SwapSpace {
+    /// Takes a user from every slot of a folio; returns how many got free. Goes on
+    /// after an entry that is wrong, and tells of the first such.
+    pub fn free_extents(&self, extents: &[Extent]) -> Result<u64, EntryError> {
+        let mut result = Ok(0);
+        for extent in extents {
+            match (self.free(extent.entry, extent.nr.into()), &mut result) {
+                (Ok(freed), Ok(sum)) => *sum += freed,
+                (Err(e), Ok(_)) => result = Err(e),
+                (_, Err(_)) => {}
+            }
+        }
+        result
+    }
+
+    /// Adds a user to every slot of a folio, or to none.
+    pub fn dup_extents(&self, extents: &[Extent]) -> Result<(), EntryError> {
+        for (i, extent) in extents.iter().enumerate() {
+            if let Err(e) = self.dup(extent.entry, extent.nr.into()) {
+                // Added a moment ago, so there to be taken.
+                let _ = self.free_extents(&extents[..i]);
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+
     /// Adds up to `max` clusters to discard to `batch`, each a whole extent.
     /// They can't be had until [`discard_done`](Self::discard_done); clusters
     /// still queued can, undiscarded, when there is nothing else.
