@@ -41,7 +41,6 @@ pub mod thp_test;
 mod upkeep;
 mod validate;
 
-pub use cluster::{ClusterInfo, ClusterState};
 pub use device::DeviceConfig;
 pub use error::{AddDeviceError, DeviceError, EntryError, Inconsistent, NoRoom};
 pub use lists::Algorithm;
@@ -53,6 +52,6 @@ const MAX_SHARDS: usize = 64;
 
 /// Bytes of bookkeeping for each slot, all counted but the few kilobytes a
 /// device has once.
-pub const METADATA_PER_SLOT: f64 = (core::mem::size_of::<ClusterInfo>() as f64)
+pub const METADATA_PER_SLOT: f64 = (core::mem::size_of::<cluster::ClusterInfo>() as f64)
     / crate::mm::SWAPFILE_CLUSTER as f64
     + core::mem::size_of::<u16>() as f64;

@@ -63,38 +63,48 @@ enum Against {
 
 /// Runs it; the exit status is 1 if our allocator fell back.
 pub fn run(args: Args) -> Result<ExitCode, String> {
-    let algorithm = match args.algorithm {
-        AlgorithmArg::Hugeswap => Algorithm::HugeSwap,
-        AlgorithmArg::Linux612 => Algorithm::Linux612,
-    };
-    let mut out = io::stdout().lock();
-    if args.mixed {
-        return mixed(&mut out, algorithm, args.operations).map_err(|e| e.to_string());
-    }
-    let config = ThpTestConfig {
-        aligned_swapin: args.aligned_swapin,
-        small_folios: args.small_folios,
-        near: args.near,
-        algorithm,
-    };
     let kernel = match args.against {
-        Some(Against::Kernel) => Some(kernel::run(&config, args.iterations, args.base_swapin)?),
+        Some(Against::Kernel) => Some(kernel::run(
+            &args.test_config(),
+            args.iterations,
+            args.base_swapin,
+        )?),
         None => None,
     };
-    let iterations = match &kernel {
-        // Interrupted: compare what there is.
-        Some(lines) => lines.len().min(args.iterations as usize) as u32,
-        None => args.iterations,
-    };
-    let clean = match kernel {
-        None => alone(&mut out, &config, iterations),
-        Some(kernel) => beside(&mut out, &config, &kernel),
-    }
-    .map_err(|e| e.to_string())?;
-    if clean || algorithm == Algorithm::Linux612 {
-        Ok(ExitCode::SUCCESS)
+    let mut out = io::stdout().lock();
+    let done = if args.mixed {
+        mixed(&mut out, args.algorithm(), args.operations)
     } else {
-        Ok(ExitCode::FAILURE)
+        match kernel {
+            None => alone(&mut out, &args.test_config(), args.iterations),
+            // As many as the kernel did: fewer when it was interrupted.
+            Some(kernel) => beside(&mut out, &args.test_config(), &kernel),
+        }
+    };
+    match done {
+        Ok(clean) if clean || args.algorithm() == Algorithm::Linux612 => Ok(ExitCode::SUCCESS),
+        Ok(_) => Ok(ExitCode::FAILURE),
+        // The reader has seen enough.
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+impl Args {
+    fn algorithm(&self) -> Algorithm {
+        match self.algorithm {
+            AlgorithmArg::Hugeswap => Algorithm::HugeSwap,
+            AlgorithmArg::Linux612 => Algorithm::Linux612,
+        }
+    }
+
+    fn test_config(&self) -> ThpTestConfig {
+        ThpTestConfig {
+            aligned_swapin: self.aligned_swapin,
+            small_folios: self.small_folios,
+            near: self.near,
+            algorithm: self.algorithm(),
+        }
     }
 }
 
@@ -218,7 +228,8 @@ fn beside(out: &mut impl Write, config: &ThpTestConfig, kernel: &[Iteration]) ->
     Ok(totals.clean())
 }
 
-fn mixed(out: &mut impl Write, algorithm: Algorithm, operations: u64) -> io::Result<ExitCode> {
+/// At each level; whether every folio found room.
+fn mixed(out: &mut impl Write, algorithm: Algorithm, operations: u64) -> io::Result<bool> {
     let mut clean = true;
     for full_percent in [60, 90, 99] {
         let config = MixedConfig {
@@ -259,9 +270,82 @@ fn mixed(out: &mut impl Write, algorithm: Algorithm, operations: u64) -> io::Res
             )?;
         }
     }
-    Ok(if clean || algorithm == Algorithm::Linux612 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(clean)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parse(line: &str) -> Result<Args, clap::Error> {
+        let words = std::iter::once("bench").chain(line.split_whitespace());
+        Cli::try_parse_from(words).map(|cli| cli.args)
+    }
+
+    fn output(line: &str) -> (bool, String) {
+        let args = parse(line).unwrap();
+        let mut out = Vec::new();
+        let clean = alone(&mut out, &args.test_config(), args.iterations).unwrap();
+        (clean, String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn lines_are_those_of_the_kernel_tool() {
+        let (clean, text) = output("--iterations 2");
+        assert!(clean);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(
+            lines[..2],
+            [
+                "Iteration 1: swpout inc: 233, swpout fallback inc: 0, Fallback percentage: 0.00%",
+                "Iteration 2: swpout inc: 232, swpout fallback inc: 0, Fallback percentage: 0.00%",
+            ]
+        );
+        let (clean, text) = output("--iterations 2 --algorithm linux-6.12");
+        assert!(!clean);
+        assert!(text.contains("inc: 139, swpout fallback inc: 93, Fallback percentage: 40.09%"));
+    }
+
+    #[test]
+    fn beside_shows_the_reference() {
+        let kernel = [Iteration {
+            swpout: 1,
+            fallback: 3,
+            ..Iteration::default()
+        }; 2];
+        let mut out = Vec::new();
+        let args = parse("-s").unwrap();
+        beside(&mut out, &args.test_config(), &kernel).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let second: Vec<_> = text.lines().nth(3).unwrap().split_whitespace().collect();
+        assert_eq!(
+            second,
+            ["2", "0.00%", "75.00%", "of", "4", "100.00%", "58.19%"]
+        );
+    }
+
+    #[test]
+    fn what_does_not_go_together() {
+        for line in [
+            "--mixed -a",
+            "--mixed --near",
+            "--operations 5",
+            "--base-swapin",
+            "--iterations 0",
+            "--against windows",
+            "--algorithm best",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+        let args = parse("-a -s --iterations 7 --against kernel --base-swapin").unwrap();
+        assert!(args.aligned_swapin && args.small_folios && args.base_swapin);
+        assert_eq!(args.iterations, 7);
+    }
 }
