@@ -41,6 +41,9 @@ pub fn run(
     if unsafe { libc::geteuid() } != 0 {
         return Err("--against kernel needs root: it sets up a swap device".into());
     }
+    if read(Path::new("/proc/swaps"))?.lines().count() > 1 {
+        eprintln!("hugeswap: other swap is in use: some folios may go there instead");
+    }
     INTERRUPTED.store(false, Ordering::Relaxed);
     // Signals first and back last: none must end us between the two.
     let _signals = Signals::catch();
