@@ -77,8 +77,6 @@ pub struct Settings {
     /// End the program when swap is full.
     pub strict: u32,
     pub user_mode_only: u32,
-    /// Staging folios may be used again without zeroing: nobody can hold evicted pages.
-    pub recycle: u32,
     pub devices: u32,
     /// What `doctor` would call a feature test: leave io_uring alone.
     pub no_io_uring: u32,
@@ -115,6 +113,8 @@ pub struct Proc {
     pub pressed: AtomicU32,
     /// Wakes the process's reclaim thread when the limit changed.
     pub limit_seq: AtomicU32,
+    /// Numbers of the engine's threads.
+    pub engine_tids: [AtomicU32; 2],
     /// Processes whose segments this one may still read: forked from them.
     pub lenders: [AtomicU64; MAX_PROCS / 64],
     pub stats: Stats,
@@ -124,6 +124,9 @@ pub struct Proc {
 pub struct Control {
     magic: u64,
     pub settings: Settings,
+    /// Nonzero while staging folios may be used again with old bytes in them: no program of the
+    /// run can have a hold of pages that left it. Never set again once it was cleared.
+    recycle: AtomicU32,
     pub supervisor_pid: u32,
     /// Set when `hugeswap run` ended in order; without it, its end is the program's.
     pub released: AtomicU32,
@@ -200,6 +203,27 @@ impl Control {
         self.magic == MAGIC
     }
 
+    /// For the supervisor, once the guard against calls that keep pages is in force.
+    pub fn start_recycling(&self) {
+        self.recycle.store(1, SeqCst);
+    }
+
+    /// Before a call that may keep pages takes effect.
+    pub fn stop_recycling(&self) {
+        self.recycle.store(0, SeqCst);
+    }
+
+    /// To be asked after a folio was moved out, of that folio.
+    pub fn may_recycle(&self) -> bool {
+        self.recycle.load(SeqCst) != 0
+    }
+
+    pub fn is_engine_thread(&self, tid: u32) -> bool {
+        self.procs.iter().any(|p| {
+            p.state.load(Acquire) != FREE && p.engine_tids.iter().any(|t| t.load(Acquire) == tid)
+        })
+    }
+
     /// Takes a free entry, for this process (LIVE) or for a child (NEW).
     pub fn join(&self, pid: u32, state: u32) -> Option<usize> {
         for (i, p) in self.procs.iter().enumerate() {
@@ -214,6 +238,9 @@ impl Control {
             p.limit_pages.store(0, Relaxed);
             p.charged_pages.store(0, Relaxed);
             p.pressed.store(0, Relaxed);
+            for t in &p.engine_tids {
+                t.store(0, Relaxed);
+            }
             for l in &p.lenders {
                 l.store(0, Relaxed);
             }

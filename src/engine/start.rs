@@ -117,6 +117,7 @@ extern "C" fn first_main(arg: *mut u8) {
     // SAFETY: `Start::run` waits for us and keeps it alive.
     let s = unsafe { &*(arg as *const Start<'_>) };
     close_everything();
+    s.control.procs[s.index].engine_tids[0].store(thread::gettid(), Release);
     match build(s.control, s.index) {
         Ok(e) => {
             ENGINE.store(e as *const Engine as *mut Engine, Release);
@@ -130,6 +131,7 @@ extern "C" fn child_main(arg: *mut u8) {
     // SAFETY: `Start::run` waits for us and keeps it alive.
     let s = unsafe { &*(arg as *const Start<'_>) };
     close_everything();
+    s.control.procs[s.index].engine_tids[0].store(thread::gettid(), Release);
     let Some(e) = super::get() else {
         return s.finish(Err(StartError::Resources(Errno::EINVAL)));
     };
@@ -226,14 +228,8 @@ fn build(control: &'static Control, index: usize) -> Result<&'static Engine, Sta
     let (program, staging, features) = open_uffds(control)?;
     let devices = open_devices(control)?;
     let charge = Charge::new(control, index);
-    let cache = SwapCache::new(
-        program,
-        staging,
-        charge,
-        probe::abilities(features),
-        control.settings.recycle != 0,
-    )
-    .map_err(StartError::Resources)?;
+    let cache = SwapCache::new(program, staging, charge, probe::abilities(features))
+        .map_err(StartError::Resources)?;
     let doorbells = Doorbells::new().map_err(StartError::Resources)?;
     doorbells
         .register(program)
@@ -294,6 +290,7 @@ fn run(e: &'static Engine, s: &Start<'_>) {
 extern "C" fn reclaim_main(arg: *mut u8) {
     // SAFETY: the engine is never freed.
     let e = unsafe { &*(arg as *const Engine) };
+    e.cache.charge.proc().engine_tids[1].store(thread::gettid(), Release);
     let kick = Kick::new(&e.cache.charge, &e.line);
     let Ok(mut reclaim) = Reclaim::new(&e.cache, e.devices(), kick) else {
         e.cache

@@ -44,8 +44,6 @@ pub struct SwapCache {
     pub clusters: Clusters,
     pub charge: Charge,
     pub abilities: Abilities,
-    /// Staging folios may be handed on with old bytes in them.
-    pub recycle: AtomicBool,
     /// Reclaim found nothing more to evict: faults go above the limit rather than wait for ever.
     pub stuck: AtomicBool,
     /// No place in swap was to be had: ranges without one stay where they are.
@@ -72,7 +70,6 @@ impl SwapCache {
         staging: Uffd,
         charge: Charge,
         abilities: Abilities,
-        recycle: bool,
     ) -> Result<SwapCache, Errno> {
         let devices = charge.control.settings.devices as usize;
         Ok(SwapCache {
@@ -82,7 +79,6 @@ impl SwapCache {
             clusters: Clusters::new(&charge.control.devices[..devices])?,
             charge,
             abilities,
-            recycle: AtomicBool::new(recycle),
             program_fd: AtomicI32::new(program.fd()),
             staging_fd: AtomicI32::new(staging.fd()),
             stuck: AtomicBool::new(false),

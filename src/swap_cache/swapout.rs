@@ -354,7 +354,7 @@ impl SwapCache {
         // Asked after the pages were moved out: a call that could keep a hold of them switches
         // recycling off before it takes effect.
         let whole = pages.is_full() && huge;
-        if whole && self.recycle.load(Relaxed) && self.charge.room() >= 0 {
+        if whole && self.charge.control.may_recycle() && self.charge.room() >= 0 {
             self.stats().folio_recycled.inc();
             self.frames.put_ready(frame, false);
             return;

@@ -14,6 +14,7 @@ mod program;
 mod report;
 mod supervisor;
 mod sys;
+mod zero_copy;
 
 use std::process::ExitCode;
 

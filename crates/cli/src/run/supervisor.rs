@@ -13,7 +13,7 @@ use hugeswap::control::{Control, Settings, ENV, LIVE};
 use hugeswap::sys::futex::{self, Scope};
 
 use super::sys::{self, Status};
-use super::{arbiter, devices, inject, report, Failure, EXIT_OURS};
+use super::{arbiter, devices, inject, report, zero_copy, Failure, EXIT_OURS};
 use crate::os;
 use crate::run_args::RunArgs;
 use crate::size::Size;
@@ -76,7 +76,6 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
             limit_bytes: limit,
             strict: args.strict.into(),
             user_mode_only: args.user_mode_only.into(),
-            recycle: env_flag("HUGESWAP_RECYCLE"),
             devices: devices.len() as u32,
             no_io_uring: env_flag("HUGESWAP_NO_IO_URING"),
             no_move: no_move.into(),
@@ -96,7 +95,7 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
         );
     }
     let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-    let program = spawn(plan, &path)?;
+    let program = spawn(plan, &path, control)?;
     Ok(Run {
         control,
         devices,
@@ -157,7 +156,7 @@ fn init_control(control: &Control, settings: Settings, devices: &[devices::Opene
     }
 }
 
-fn spawn(plan: &Plan<'_>, control_path: &str) -> Result<i32, Failure> {
+fn spawn(plan: &Plan<'_>, control_path: &str, control: &'static Control) -> Result<i32, Failure> {
     let mut preload = plan.library.clone().into_os_string();
     if let Some(theirs) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
         preload.push(":");
@@ -171,6 +170,10 @@ fn spawn(plan: &Plan<'_>, control_path: &str) -> Result<i32, Failure> {
         .env("LD_PRELOAD", preload)
         .env(ENV, control_path);
     sys::kill_with_me(&mut command);
+    match zero_copy::install(&mut command) {
+        Ok(guard) => zero_copy::take_over(guard, control),
+        Err(e) => eprintln!("hugeswap: warning: staging folios are not used again: {e}"),
+    }
     let child = command.spawn().map_err(|e| Failure {
         code: super::EXIT_CANNOT_RUN,
         message: format!("'{}' can't be run: {e}", plan.path.display()),
