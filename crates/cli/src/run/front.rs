@@ -85,7 +85,8 @@ fn check_kernel(args: &RunArgs) -> Result<(), Failure> {
     }
 }
 
-/// Reads what the supervisor reports: the program's number, then how it ended.
+/// Reads what the supervisor reports: the program's number, then how it ended and whether the
+/// supervisor stays for daemons.
 fn follow(status: std::os::fd::OwnedFd, supervisor: i32) -> Result<u8, Failure> {
     let mut pipe = std::fs::File::from(status);
     let mut word = || -> Option<i32> {
@@ -98,7 +99,12 @@ fn follow(status: std::os::fd::OwnedFd, supervisor: i32) -> Result<u8, Failure> 
             sys::forward_signals(pid);
         }
     }
-    match (word(), word()) {
+    let (kind, value, stays) = (word(), word(), word());
+    if stays == Some(0) {
+        // When we are gone nothing of the run is left.
+        let _ = sys::wait(supervisor);
+    }
+    match (kind, value) {
         (Some(0), Some(code)) => Ok(code as u8),
         (Some(1), Some(signal)) => {
             let s = Status::Killed(signal);

@@ -31,13 +31,14 @@ pub fn run(plan: Plan<'_>, mut status: OwnedFd, alive: OwnedFd) -> i32 {
         Ok(run) => run.supervise(&plan, status, alive),
         Err(f) => {
             eprintln!("hugeswap: {}", f.message);
-            tell(&mut status, &[0, 0, i32::from(f.code)]);
+            tell(&mut status, &[0, 0, i32::from(f.code), 0]);
             0
         }
     }
 }
 
-/// Words for the front: the program's number, then 0 and its exit code or 1 and its signal.
+/// Words for the front: the program's number, then 0 and its exit code or 1 and its signal, and
+/// then 1 if this process stays for the sake of others.
 fn tell(to: &mut OwnedFd, words: &[i32]) {
     let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
     // If the front is gone there is nobody to tell.
@@ -192,6 +193,7 @@ impl Run {
         let mut log_seen = 0;
         let mut next_stats = Instant::now() + Duration::from_secs(1);
         let mut ended_reported = None;
+        let mut stays = true;
         let mut arbiter = arbiter::Arbiter::new(self.control, self.limit);
         loop {
             let seen = self.control.need.load(Acquire);
@@ -207,12 +209,13 @@ impl Run {
                 if let Some(s) = *ended.lock().unwrap_or_else(|e| e.into_inner()) {
                     ended_reported = Some(s);
                     arbiter.take_back_dead(&self.devices);
-                    self.finish(plan, s, &mut status, &mut log_seen);
+                    stays = arbiter.anyone_left();
+                    self.finish(plan, s, &mut status, &mut log_seen, stays);
                 } else if front_gone.load(Acquire) {
                     self.kill_all();
                 }
             }
-            if ended_reported.is_some() && !arbiter.anyone_left() {
+            if ended_reported.is_some() && (!stays || !arbiter.anyone_left()) {
                 return 0;
             }
             let ms = if pressed { 10 } else { 200 };
@@ -221,7 +224,14 @@ impl Run {
     }
 
     /// The program itself has ended: report, and let the front go.
-    fn finish(&self, plan: &Plan<'_>, s: Status, status: &mut OwnedFd, log_seen: &mut u64) {
+    fn finish(
+        &self,
+        plan: &Plan<'_>,
+        s: Status,
+        status: &mut OwnedFd,
+        log_seen: &mut u64,
+        stays: bool,
+    ) {
         *log_seen = self
             .control
             .read_log(*log_seen, |line| eprintln!("hugeswap: {line}"));
@@ -231,8 +241,8 @@ impl Run {
         }
         self.control.released.store(1, Release);
         match s {
-            Status::Exited(c) => tell(status, &[0, i32::from(c)]),
-            Status::Killed(n) => tell(status, &[1, n]),
+            Status::Exited(c) => tell(status, &[0, i32::from(c), stays.into()]),
+            Status::Killed(n) => tell(status, &[1, n, stays.into()]),
         }
         // Daemons may live on; whoever reads our streams need not wait for them.
         sys::detach_streams(&[2]);
