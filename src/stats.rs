@@ -148,7 +148,10 @@ counters! {
     device_write_bytes: Sum,
     /// Bytes of managed memory mapped by the program now.
     managed_bytes: Sum,
-    /// Bytes of anonymous memory that the program mapped through us and that is not managed.
+    /// The most managed memory that was mapped.
+    peak_managed_bytes: Sum,
+    /// Bytes of anonymous memory that the program mapped and that could not be managed, stacks and
+    /// executable memory included; never counted down.
     unmanaged_bytes: Sum,
     /// Bytes of managed memory resident now, staging included.
     resident_bytes: Sum,

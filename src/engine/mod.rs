@@ -84,6 +84,7 @@ impl Engine {
         let d = (pages * crate::mm::PAGE_SIZE as i64) as u64;
         let now = self.managed_bytes.fetch_add(d, Relaxed).wrapping_add(d);
         self.cache.stats().managed_bytes.set(now);
+        self.cache.stats().peak_managed_bytes.raise_to(now);
     }
 
     /// The contents of `[addr, addr+len)` are not needed: they read as zeros from now on. The

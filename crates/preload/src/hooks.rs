@@ -90,7 +90,7 @@ fn mmap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
     if !is_ordinary(prot, flags) {
         if flags & libc::MAP_ANONYMOUS != 0
             && flags & libc::MAP_TYPE == libc::MAP_PRIVATE
-            && flags & libc::MAP_STACK == 0
+            && prot != libc::PROT_NONE
         {
             e.cache.stats().unmanaged_bytes.add(len as u64);
         }

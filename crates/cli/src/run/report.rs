@@ -30,7 +30,8 @@ fn value(control: &Control, memory: u64, ended: Option<Status>) -> Value {
     for (name, v) in s.each() {
         counters.insert(name.into(), json!(v));
     }
-    let anon = s.managed_bytes.get() + s.unmanaged_bytes.get();
+    let managed = s.peak_managed_bytes.get();
+    let anon = managed + s.unmanaged_bytes.get();
     json!({
         "memory_limit_bytes": memory,
         "ended": match ended {
@@ -40,7 +41,7 @@ fn value(control: &Control, memory: u64, ended: Option<Status>) -> Value {
         },
         "counters": counters,
         "managed_share": if anon == 0 { Value::Null } else {
-            json!(s.managed_bytes.get() as f64 / anon as f64)
+            json!(managed as f64 / anon as f64)
         },
         "fault_latency_ns": {
             "count": s.fault_ns.count(),
