@@ -91,6 +91,7 @@ impl Engine {
             .store(c.control.settings.limit_bytes as i64 / 4096, Release);
         self.frozen.store(0, Release);
         self.reclaim_parked.store(0, Release);
+        self.reclaim_ready.store(0, Release);
         self.cache.lru.reset_lock();
         self.cache.clusters.start_over();
         for &(start, end) in wiped {

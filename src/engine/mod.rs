@@ -33,6 +33,8 @@ pub struct Engine {
     /// 0 running, 1 asked to stand still, for fork.
     frozen: AtomicU32,
     reclaim_parked: AtomicU32,
+    /// The reclaim thread has what it needs.
+    reclaim_ready: AtomicU32,
     managed_bytes: AtomicU64,
 }
 

@@ -241,6 +241,7 @@ fn build(control: &'static Control, index: usize) -> Result<&'static Engine, Sta
         line: Line::default(),
         frozen: AtomicU32::new(0),
         reclaim_parked: AtomicU32::new(0),
+        reclaim_ready: AtomicU32::new(0),
         managed_bytes: AtomicU64::new(0),
     }));
     Ok(engine)
@@ -281,6 +282,11 @@ fn run(e: &'static Engine, s: &Start<'_>) {
     if let Err(err) = spawned {
         return s.finish(Err(StartError::Resources(err)));
     }
+    // Both threads call the C library while they set themselves up. Whoever waits for us changes
+    // its code next (see the preloaded library), so that must be over.
+    while e.reclaim_ready.load(Acquire) == 0 {
+        futex::wait(&e.reclaim_ready, 0, None, Scope::Process);
+    }
     s.finish(Ok(()));
     loop {
         handler.turn(&mut |h, f| e.answer(h, f));
@@ -299,6 +305,8 @@ extern "C" fn reclaim_main(arg: *mut u8) {
             .log("reclaim could not start: no memory for its queues");
         thread::exit_group(EXIT_START);
     };
+    e.reclaim_ready.store(1, Release);
+    futex::wake(&e.reclaim_ready, 1, Scope::Process);
     loop {
         if e.frozen.load(Acquire) == 1 {
             reclaim.drain();
