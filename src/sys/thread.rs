@@ -13,7 +13,10 @@ const STACK: usize = 256 << 10;
 /// Below the thread pointer: room for every static TLS variable a stray call into the C library
 /// might touch (errno is one). Above: the thread control block.
 const TLS_BELOW: usize = 64 << 10;
-const TLS_ABOVE: usize = 8 << 10;
+const TLS_ABOVE: usize = 16 << 10;
+/// The TLS vector, from the thread pointer: two words to each entry, the first its length.
+const DTV: usize = 8 << 10;
+const DTV_LEN: usize = 500;
 
 global_asm!(
     ".global hugeswap_clone_thread",
@@ -68,6 +71,11 @@ pub unsafe fn spawn(
         // Thread control block: self pointers at 0 and 16, as x86-64 TLS wants them.
         (tp as *mut usize).write(tp as usize);
         (tp as *mut usize).add(2).write(tp as usize);
+        // A TLS vector with room for every module, so that looking up a variable of ours (a panic
+        // does) makes the C library fill it in rather than allocate a larger one.
+        let dtv = (tp as *mut usize).byte_add(DTV);
+        dtv.write(DTV_LEN);
+        (tp as *mut usize).add(1).write(dtv.add(2) as usize);
         // The entry is popped at 16-byte alignment, so that the call leaves the ABI's.
         let top = (block.add(STACK) as *mut usize).sub(4);
         top.write(entry as usize);

@@ -200,9 +200,9 @@ global_asm!(
     "mov eax, eax",
     "mov [rsp+48], rax",
     "mov rdi, rsp",
-    // Engine threads have no TLS vector (see `sys::thread`): the C library's mmap, called by one
-    // of them, is the plain system call.
-    "cmp qword ptr fs:[8], 0",
+    // The C library knows no number of an engine thread (`fork::TID`): its mmap, called by one of
+    // them, is the plain system call.
+    "cmp dword ptr fs:[0x2d0], 0",
     "je 2f",
     "call hugeswap_hook_begin",
     "mov rbx, rax",

@@ -2,7 +2,7 @@
 
 use crate::state::state;
 use crate::window::Window;
-use crate::{brk, entry, fork, maps, patch};
+use crate::{brk, entry, failure, fork, maps, patch};
 use core::ffi::CStr;
 use hugeswap::control::{self, Control};
 use hugeswap::engine::{self, Engine};
@@ -79,8 +79,10 @@ fn set_up(control: &'static Control) -> Result<(), String> {
         .ok_or_else(|| engine::StartError::TooManyProcesses.to_string())?;
     retire_former_image(control, pid, index);
     control.call();
+    failure::report_to(control);
     let single = maps::is_single_threaded();
     let e = engine::start(control, index).map_err(|e| e.to_string())?;
+    failure::fail_if_asked();
     entry::set_up().map_err(|e| format!("no stacks for hooks: {e}"))?;
     make_window(e, &targets)?;
     if single {

@@ -9,12 +9,14 @@
 //! | `hooks` | mmap, munmap, mprotect, madvise, mremap |
 //! | `brk`, `fork` | the heap; fork |
 //! | `state`, `window` | which addresses are ours, and which are free |
+//! | `failure` | a bug of ours ends the program with a message |
 //! | `maps` | what was mapped before we came |
 //! | `alloc` | the library's own heap |
 
 mod alloc;
 mod brk;
 mod entry;
+mod failure;
 mod fork;
 mod hooks;
 mod init;
