@@ -43,7 +43,7 @@ impl Charge {
     /// Charges only if the limit allows it.
     pub fn try_charge(&self, pages: usize) -> bool {
         let p = self.proc();
-        let limit = p.limit_pages.load(Relaxed);
+        let limit = self.limit();
         let mut now = p.charged_pages.load(Relaxed);
         loop {
             let then = now + pages as i64;
@@ -74,7 +74,12 @@ impl Charge {
     }
 
     pub fn limit(&self) -> i64 {
-        self.proc().limit_pages.load(Acquire)
+        let p = self.proc();
+        let limit = p.limit_pages.load(Acquire);
+        match p.fork_cap.load(Acquire) {
+            0 => limit,
+            cap => limit.min(cap),
+        }
     }
 
     /// Pages that may still be charged; negative above the limit.

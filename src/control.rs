@@ -109,6 +109,8 @@ pub struct Proc {
     pub limit_pages: AtomicI64,
     /// Pages that it keeps. The process writes it.
     pub charged_pages: AtomicI64,
+    /// While a fork is prepared: the process keeps at most this; 0 for no such cap.
+    pub fork_cap: AtomicI64,
     /// Nonzero when it would use more if it could.
     pub pressed: AtomicU32,
     /// Wakes the process's reclaim thread when the limit changed.
@@ -237,6 +239,7 @@ impl Control {
             p.start_time.store(0, Relaxed);
             p.limit_pages.store(0, Relaxed);
             p.charged_pages.store(0, Relaxed);
+            p.fork_cap.store(0, Relaxed);
             p.pressed.store(0, Relaxed);
             for t in &p.engine_tids {
                 t.store(0, Relaxed);
@@ -254,6 +257,16 @@ impl Control {
     pub fn call(&self) {
         self.need.fetch_add(1, Release);
         futex::wake(&self.need, 1, Scope::Shared);
+    }
+
+    /// Pages that processes other than `me` keep.
+    pub fn charged_by_others(&self, me: usize) -> i64 {
+        self.procs
+            .iter()
+            .enumerate()
+            .filter(|(i, p)| *i != me && matches!(p.state.load(Acquire), LIVE | NEW))
+            .map(|(_, p)| p.charged_pages.load(Acquire).max(0))
+            .sum()
     }
 
     /// Whether a living process may read segments of process `owner`.

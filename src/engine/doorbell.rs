@@ -97,6 +97,7 @@ impl Engine {
         let r = &self.doorbells.requests[bell];
         let [a, b, c] = [0, 1, 2].map(|i| r.args[i].load(Relaxed));
         let op = r.op.swap(0, Acquire);
+        let mut fork = None;
         let result = match op {
             REGISTER => self.do_register(a, b),
             MOVE => {
@@ -104,7 +105,7 @@ impl Engine {
                 self.cache.move_contents(a, b, c)
             }
             FREEZE => {
-                self.stand_still(handler);
+                fork = Some(self.stand_still(handler));
                 Ok(())
             }
             _ => Ok(()),
@@ -115,8 +116,8 @@ impl Engine {
         if self.cache.answer_doorbell(page).is_err() {
             self.cache.program().wake(page, PAGE_SIZE);
         }
-        if op == FREEZE {
-            self.stay_parked();
+        if let Some(fork) = fork {
+            self.stay_parked(fork);
         }
         true
     }

@@ -30,8 +30,9 @@ pub struct Engine {
     devices: AtomicPtr<Vec<Box<dyn Device>>>,
     doorbells: Doorbells,
     line: Line,
-    /// 0 running, 1 asked to stand still, for fork.
+    /// Even: running. Odd: asked to stand still, for a fork; each fork has a number of its own.
     frozen: AtomicU32,
+    /// The fork for which reclaim stands still.
     reclaim_parked: AtomicU32,
     /// The reclaim thread has what it needs.
     reclaim_ready: AtomicU32,

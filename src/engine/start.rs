@@ -1,5 +1,6 @@
 //! Starting the engine's threads, in a new process and in a forked child.
 
+use super::fork::Handed;
 use super::{faults, probe, Doorbells, Engine, ENGINE};
 use crate::charge::Charge;
 use crate::control::{self, Control};
@@ -11,8 +12,8 @@ use crate::swap_cache::SwapCache;
 use crate::sync::Mutex;
 use crate::sys::futex::{self, Scope};
 use crate::sys::thread::{self, Files};
-use crate::sys::uffd::{Source, Uffd};
-use crate::sys::{syscall, Errno};
+use crate::sys::uffd::{self, Source, Uffd};
+use crate::sys::{fd, syscall, Errno};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -53,6 +54,8 @@ struct Start<'a> {
     index: usize,
     /// In a child: what to register again.
     regions: &'a [(usize, usize)],
+    /// In a child: descriptors that came with the fork.
+    handed: Handed,
     /// 0 while it works, then 1.
     done: AtomicU32,
     result: Mutex<Result<(), StartError>>,
@@ -83,6 +86,7 @@ pub fn start(control: &'static Control, index: usize) -> Result<&'static Engine,
         control,
         index,
         regions: &[],
+        handed: Handed::NOTHING,
         done: AtomicU32::new(0),
         result: Mutex::new(Ok(())),
     };
@@ -92,11 +96,12 @@ pub fn start(control: &'static Control, index: usize) -> Result<&'static Engine,
 
 impl Engine {
     /// In a forked child: new descriptors, registrations and threads over the old tables.
-    pub(super) fn restart(&'static self, regions: &[(usize, usize)]) {
+    pub(super) fn restart(&'static self, regions: &[(usize, usize)], handed: Handed) {
         let s = Start {
             control: self.cache.charge.control,
             index: self.cache.charge.index(),
             regions,
+            handed,
             done: AtomicU32::new(0),
             result: Mutex::new(Ok(())),
         };
@@ -116,7 +121,9 @@ pub const EXIT_START: i32 = 71;
 extern "C" fn first_main(arg: *mut u8) {
     // SAFETY: `Start::run` waits for us and keeps it alive.
     let s = unsafe { &*(arg as *const Start<'_>) };
-    close_everything();
+    // The thread's descriptor table is a copy of the program's: keeping any of it open would keep
+    // the program's pipes and sockets from ending.
+    fd::close_all_but(&[]);
     s.control.procs[s.index].engine_tids[0].store(thread::gettid(), Release);
     match build(s.control, s.index) {
         Ok(e) => {
@@ -130,27 +137,18 @@ extern "C" fn first_main(arg: *mut u8) {
 extern "C" fn child_main(arg: *mut u8) {
     // SAFETY: `Start::run` waits for us and keeps it alive.
     let s = unsafe { &*(arg as *const Start<'_>) };
-    close_everything();
+    let mut keep = [-1; control::MAX_DEVICES + 1];
+    keep[..control::MAX_DEVICES].copy_from_slice(&s.handed.devices);
+    keep[control::MAX_DEVICES] = s.handed.userfaultfd;
+    fd::close_all_but(&keep);
+    uffd::set_device(s.handed.userfaultfd);
     s.control.procs[s.index].engine_tids[0].store(thread::gettid(), Release);
     let Some(e) = super::get() else {
         return s.finish(Err(StartError::Resources(Errno::EINVAL)));
     };
-    match rebuild(e, s.regions) {
+    match rebuild(e, s) {
         Ok(()) => run(e, s),
         Err(err) => s.finish(Err(err)),
-    }
-}
-
-/// The thread's descriptor table is a copy of the program's: keeping any of it open would keep
-/// the program's pipes and sockets from ending.
-fn close_everything() {
-    // SAFETY: our own table; nothing in it is used by this thread.
-    let r = unsafe { syscall(libc::SYS_close_range, [0, u32::MAX as usize, 0]) };
-    if r.is_err() {
-        for fd in 0..65536usize {
-            // SAFETY: as above.
-            let _ = unsafe { syscall(libc::SYS_close, [fd]) };
-        }
     }
 }
 
@@ -166,9 +164,10 @@ fn open_uffds(control: &Control) -> Result<(Uffd, Uffd, u64), StartError> {
     Ok((program, staging, features))
 }
 
-fn open_devices(control: &Control) -> Result<Vec<Box<dyn Device>>, StartError> {
+fn open_devices(control: &Control, handed: &Handed) -> Result<Vec<Box<dyn Device>>, StartError> {
     let mut devices: Vec<Box<dyn Device>> = Vec::new();
-    for d in &control.devices[..control.settings.devices as usize] {
+    let entries = &control.devices[..control.settings.devices as usize];
+    for (d, &handed) in entries.iter().zip(&handed.devices) {
         let mut path = [0u8; crate::control::PATH_LEN];
         path[..d.path().len()].copy_from_slice(d.path());
         let open = |flags: i32| {
@@ -184,11 +183,15 @@ fn open_devices(control: &Control) -> Result<Vec<Box<dyn Device>>, StartError> {
                 )
             }
         };
-        let fd = open(libc::O_DIRECT)
-            .or_else(|_| open(0))
-            .map_err(StartError::Device)?;
-        // SAFETY: just opened, owned by nobody else.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        let fd = if handed >= 0 {
+            handed
+        } else {
+            open(libc::O_DIRECT)
+                .or_else(|_| open(0))
+                .map_err(StartError::Device)? as i32
+        };
+        // SAFETY: just opened or handed to us, owned by nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         devices.push(open_device(fd, d, control)?);
     }
     Ok(devices)
@@ -226,7 +229,9 @@ fn build(control: &'static Control, index: usize) -> Result<&'static Engine, Sta
     // Asking the processor what it is can be slow in a virtual machine: now, not at a fault.
     crate::mm::copy::init();
     let (program, staging, features) = open_uffds(control)?;
-    let devices = open_devices(control)?;
+    let devices = open_devices(control, &Handed::NOTHING)?;
+    // For children, should the program give its privileges up; not everybody may, or need.
+    let _ = uffd::device();
     let charge = Charge::new(control, index);
     let cache = SwapCache::new(program, staging, charge, probe::abilities(features))
         .map_err(StartError::Resources)?;
@@ -247,7 +252,7 @@ fn build(control: &'static Control, index: usize) -> Result<&'static Engine, Sta
     Ok(engine)
 }
 
-fn rebuild(e: &'static Engine, regions: &[(usize, usize)]) -> Result<(), StartError> {
+fn rebuild(e: &'static Engine, s: &Start<'_>) -> Result<(), StartError> {
     let control = e.cache.charge.control;
     let (program, staging, _) = open_uffds(control)?;
     e.cache.set_uffds(program, staging);
@@ -255,13 +260,13 @@ fn rebuild(e: &'static Engine, regions: &[(usize, usize)]) -> Result<(), StartEr
         .frames
         .start_over(staging)
         .map_err(StartError::Resources)?;
-    let devices = open_devices(control)?;
+    let devices = open_devices(control, &s.handed)?;
     // The inherited devices stand for rings and descriptors of the parent: they are forgotten.
     e.devices.store(Box::leak(Box::new(devices)), Release);
     e.doorbells
         .register(program)
         .map_err(StartError::Userfaultfd)?;
-    for &(start, end) in regions {
+    for &(start, end) in s.regions {
         program
             .register_missing(start, end - start)
             .map_err(StartError::Userfaultfd)?;
@@ -308,11 +313,12 @@ extern "C" fn reclaim_main(arg: *mut u8) {
     e.reclaim_ready.store(1, Release);
     futex::wake(&e.reclaim_ready, 1, Scope::Process);
     loop {
-        if e.frozen.load(Acquire) == 1 {
+        let fork = e.frozen.load(Acquire);
+        if fork % 2 == 1 {
             reclaim.drain();
-            e.reclaim_parked.store(1, Release);
+            e.reclaim_parked.store(fork, Release);
             futex::wake(&e.reclaim_parked, u32::MAX, Scope::Process);
-            e.stay_parked();
+            e.stay_parked(fork);
         }
         reclaim.turn();
     }

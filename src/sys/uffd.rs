@@ -2,6 +2,7 @@
 //! and `mm/userfaultfd.c`. Errnos become meanings here.
 
 use super::syscall::{syscall, Errno};
+use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 const UFFD_API: u64 = 0xAA;
 pub const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
@@ -153,6 +154,41 @@ fn refused(e: Errno, done: i64) -> Refused {
     }
 }
 
+/// `/dev/userfaultfd`, once it was opened; -1 before. Who has it needs no other right, so it is
+/// kept, and handed to forked children, whatever becomes of the program's privileges.
+static DEVICE: AtomicI32 = AtomicI32::new(-1);
+
+/// The open device.
+pub fn device() -> Result<i32, Errno> {
+    let dev = DEVICE.load(Relaxed);
+    if dev >= 0 {
+        return Ok(dev);
+    }
+    // SAFETY: the path is a constant C string.
+    let dev = unsafe {
+        syscall(
+            libc::SYS_openat,
+            [
+                libc::AT_FDCWD as usize,
+                c"/dev/userfaultfd".as_ptr() as usize,
+                (libc::O_RDWR | libc::O_CLOEXEC) as usize,
+            ],
+        )
+    }? as i32;
+    set_device(dev);
+    Ok(dev)
+}
+
+/// The device if the engine has it open, by its number in the engine's table.
+pub fn opened_device() -> Option<i32> {
+    Some(DEVICE.load(Relaxed)).filter(|&d| d >= 0)
+}
+
+/// The device was opened by somebody else, under this number; -1 for not at all.
+pub fn set_device(fd: i32) {
+    DEVICE.store(fd, Relaxed);
+}
+
 /// How the descriptor was obtained.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
@@ -212,23 +248,16 @@ impl Uffd {
     }
 
     fn open_device(flags: i32) -> Result<i32, Errno> {
-        // SAFETY: the path is a constant C string.
-        let dev = unsafe {
-            syscall(
-                libc::SYS_openat,
-                [
-                    libc::AT_FDCWD as usize,
-                    c"/dev/userfaultfd".as_ptr() as usize,
-                    (libc::O_RDWR | libc::O_CLOEXEC) as usize,
-                ],
-            )
-        }?;
+        let dev = device()?;
         const USERFAULTFD_IOC_NEW: usize = 0xAA00;
         // SAFETY: an ioctl without pointers on a descriptor of ours.
-        let fd = unsafe { syscall(libc::SYS_ioctl, [dev, USERFAULTFD_IOC_NEW, flags as usize]) };
-        // SAFETY: our descriptor, not used again.
-        let _ = unsafe { syscall(libc::SYS_close, [dev]) };
-        fd.map(|f| f as i32)
+        unsafe {
+            syscall(
+                libc::SYS_ioctl,
+                [dev as usize, USERFAULTFD_IOC_NEW, flags as usize],
+            )
+        }
+        .map(|f| f as i32)
     }
 
     /// The userfaultfd that is open under this number.

@@ -83,8 +83,12 @@ pub fn brk(e: &Engine, addr: usize) -> Result<usize, Errno> {
         let to = h.now.next_multiple_of(PAGE_SIZE);
         if from < to {
             e.discard(from, to - from);
-            // SAFETY: the program gave it up.
-            unsafe { mem::madvise(from, to - from, libc::MADV_DONTNEED) }?;
+            // SAFETY: the program gave it up; what it had protected there is forgotten with it.
+            unsafe {
+                mem::madvise(from, to - from, libc::MADV_DONTNEED)?;
+                mem::mprotect(from, to - from, libc::PROT_READ | libc::PROT_WRITE)?;
+            }
+            e.set_writable(from, to - from, true)?;
         }
     }
     h.now = addr;

@@ -43,6 +43,7 @@ pub fn is_known() -> bool {
 }
 
 pub fn fork(e: &'static Engine, f: &mut Frame) -> Result<usize, Errno> {
+    e.fork_make_room();
     entry::be_alone();
     let Some(token) = e.fork_prepare(f.bell()) else {
         entry::let_others_in();

@@ -33,11 +33,13 @@ impl Arbiter {
         self.control
             .procs
             .iter()
-            .filter(|p| p.state.load(Acquire) == LIVE)
+            .filter(|p| matches!(p.state.load(Acquire), LIVE | NEW))
     }
 
     pub fn anyone_left(&self) -> bool {
-        self.live().any(is_alive)
+        self.live()
+            .filter(|p| p.state.load(Acquire) == LIVE)
+            .any(is_alive)
     }
 
     /// One round. True while somebody waits for more.

@@ -92,8 +92,9 @@ fn open(spec: &SwapSpec, left: Option<u64>, filled: bool) -> Result<Opened, Fail
                 dir
             };
             let free = os::free_bytes(dir).unwrap_or(u64::MAX);
-            // Without a size: what the disk has, less a tenth that is left to others.
-            let max = left.unwrap_or(free - free / 10);
+            // What the disk has, less a tenth that is left to others, or what was asked for.
+            let room = free - free / 10;
+            let max = left.map_or(room, |l| l.min(room));
             open_file(&p, whole_segments(max), free)
         }
         Target::BlockDevice(p) => open_block(&p, left),

@@ -23,7 +23,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let (status_in, status_out) =
         sys::pipe().map_err(|e| Failure::ours(format!("no pipe: {e}")))?;
     let (alive_in, alive_out) = sys::pipe().map_err(|e| Failure::ours(format!("no pipe: {e}")))?;
-    sys::ignore_signals(&sys::IGNORED);
+    sys::ignore_terminal();
     match sys::fork().map_err(|e| Failure::ours(format!("can't start: {e}")))? {
         Side::Child => {
             drop(status_in);

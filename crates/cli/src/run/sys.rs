@@ -39,8 +39,25 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     }
 }
 
+/// What this process was told to do on the signals of the terminal, before it ignored them: the
+/// program gets that back (nohup, for one, ignores some).
+static BEFORE: [std::sync::atomic::AtomicUsize; IGNORED.len()] =
+    [const { std::sync::atomic::AtomicUsize::new(libc::SIG_DFL) }; IGNORED.len()];
+
+/// Leaves the terminal's signals to the program.
+pub fn ignore_terminal() {
+    for (s, before) in IGNORED.into_iter().zip(&BEFORE) {
+        // SAFETY: no handler is set.
+        let old = unsafe { libc::signal(s, libc::SIG_IGN) };
+        before.store(old, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
 /// The program is killed when the supervisor is.
 pub fn kill_with_me(command: &mut Command) {
+    let before = std::array::from_fn::<_, { IGNORED.len() }, _>(|i| {
+        BEFORE[i].load(std::sync::atomic::Ordering::Relaxed)
+    });
     // SAFETY: prctl and getppid are safe after fork.
     let supervisor = std::process::id() as i32;
     unsafe {
@@ -49,8 +66,8 @@ pub fn kill_with_me(command: &mut Command) {
             if libc::getppid() != supervisor {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
-            for s in FORWARDED.into_iter().chain(IGNORED) {
-                libc::signal(s, libc::SIG_DFL);
+            for (s, action) in IGNORED.into_iter().zip(before) {
+                libc::signal(s, action);
             }
             Ok(())
         });
