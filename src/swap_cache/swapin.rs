@@ -568,9 +568,8 @@ impl SwapCache {
             let p = (self.frames.addr(frame) + run.start * PAGE_SIZE) as *mut u8;
             let at = target.clamp(run.start, run.end - 1) - run.start;
             // SAFETY: the frame is mapped, ready, and nobody else has it.
-            let cleared = unsafe {
-                copy::clear_raw(p, run.len() * PAGE_SIZE, at, copy::Strategy::default())
-            };
+            let cleared =
+                unsafe { copy::clear_raw(p, run.len() * PAGE_SIZE, at, copy::Strategy::default()) };
             debug_assert!(cleared.is_ok(), "runs are whole pages of the frame");
         }
     }
