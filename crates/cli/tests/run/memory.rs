@@ -1,1 +1,81 @@
-//! x
+//! What programs do with their memory, against a shadow of it.
+
+use std::process::Command;
+
+use crate::support::{compile, long, machine, Dir, Run};
+
+fn sequences(first: u32, count: u32, options: &[(&str, &str)]) {
+    let maps = compile("maps");
+    let dir = Dir::new("shadow");
+    let shadow = dir.join("shadow");
+    let (first, count) = (first.to_string(), count.to_string());
+    let line = [maps.to_str().unwrap(), shadow.to_str().unwrap(), &first, &count];
+    let mut run = Run::new(64, line).seconds(if long() { 1500 } else { 120 });
+    for (name, value) in options {
+        run = run.env(name, value);
+    }
+    let done = run.ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done.has_swapped();
+}
+
+/// The test itself is right: the same sequences without us.
+#[test]
+fn sequences_without_swap() {
+    let _machine = machine();
+    let dir = Dir::new("shadow");
+    let output = Command::new("timeout")
+        .args(["-k", "1", "60"])
+        .arg(compile("maps"))
+        .arg(dir.join("shadow"))
+        .args(["1", "300"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn sequences_1() {
+    sequences(1, if long() { 10_000 } else { 160 }, &[]);
+}
+
+#[test]
+fn sequences_2() {
+    sequences(1_000_000, if long() { 10_000 } else { 160 }, &[]);
+}
+
+#[test]
+fn sequences_on_ram() {
+    let maps = compile("maps");
+    let dir = Dir::new("shadow");
+    let shadow = dir.join("shadow");
+    let line = [maps.to_str().unwrap(), shadow.to_str().unwrap(), "2000000", "100"];
+    let done = Run::new(64, line)
+        .swap("ram")
+        .option("--swap-size=256M")
+        .above(384)
+        .ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+}
+
+/// As before Linux 6.8.
+#[test]
+fn sequences_without_move() {
+    sequences(3_000_000, 60, &[("HUGESWAP_NO_MOVE", "1")]);
+}
+
+#[test]
+fn sequences_without_io_uring() {
+    sequences(4_000_000, 60, &[("HUGESWAP_NO_IO_URING", "1")]);
+}
+
+#[test]
+fn eight_threads_over_three_times_the_limit() {
+    let threads = compile("threads");
+    let seconds = if long() { "120" } else { "6" };
+    let done = Run::new(64, [threads.to_str().unwrap(), "192", seconds])
+        .seconds(300)
+        .ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done.has_swapped();
+}

@@ -99,8 +99,15 @@ fn several_at_a_time() {
 /// More processes, one after the other, than the supervisor has entries.
 #[test]
 fn hundreds_in_turn() {
-    let done = Run::new(64, ["sh", "-c", "for i in $(seq 300); do /bin/true || exit 1; done; echo ok"])
-        .seconds(90)
-        .ok();
+    let done = Run::new(
+        64,
+        [
+            "sh",
+            "-c",
+            "for i in $(seq 300); do /bin/true || exit 1; done; echo ok",
+        ],
+    )
+    .seconds(90)
+    .ok();
     assert_eq!(done.stdout, "ok\n", "{done}");
 }
