@@ -14,14 +14,22 @@ use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 /// Environment variable that carries the path of the control memfd.
 pub const ENV: &str = "HUGESWAP_CONTROL";
 /// Layout of this structure; a preloaded library of another build refuses to run.
-const MAGIC: u64 = 0x6875_6765_7377_0003;
+const MAGIC: u64 = 0x6875_6765_7377_0000 + Control::BYTES as u64;
 
-/// States of a process's entry: free; being set up or torn down; a process uses it; the process
-/// is another program now (exec).
+/// States of a process's entry. Who changes it is in brackets.
+///
+/// | state | meaning | becomes |
+/// |---|---|---|
+/// | FREE | nobody's | BUSY (who takes it) |
+/// | BUSY | being set up or torn down | LIVE or NEW (who took it), FREE (supervisor) |
+/// | NEW | for a child that is being forked; `pid` is the parent's or the child's | LIVE (child), FREE (parent, no child), GONE (supervisor: that pid is dead) |
+/// | LIVE | a process's | GONE (supervisor: it is dead; itself: it is another program now) |
+/// | GONE | a dead process's, whose swap others may still read | BUSY (supervisor) |
 pub const FREE: u32 = 0;
 pub const BUSY: u32 = 1;
 pub const LIVE: u32 = 2;
 pub const GONE: u32 = 3;
+pub const NEW: u32 = 4;
 
 /// Kinds of devices: a file or block device; memory; memory that the supervisor filled and that
 /// must not be given back.
@@ -69,7 +77,7 @@ pub struct DeviceEntry {
 
 #[repr(C, align(64))]
 pub struct Proc {
-    /// `FREE`, `BUSY`, `LIVE` or `GONE`.
+    /// See `FREE`.
     pub state: AtomicU32,
     pub pid: AtomicU32,
     /// Start time of the pid in clock ticks, so that a reused pid is not taken for it.
@@ -167,8 +175,8 @@ impl Control {
         self.magic == MAGIC
     }
 
-    /// Takes a free entry for this process.
-    pub fn join(&self, pid: u32, start_time: u64) -> Option<usize> {
+    /// Takes a free entry, for this process (LIVE) or for a child (NEW).
+    pub fn join(&self, pid: u32, state: u32) -> Option<usize> {
         for (i, p) in self.procs.iter().enumerate() {
             if p.state
                 .compare_exchange(FREE, BUSY, AcqRel, Relaxed)
@@ -177,14 +185,14 @@ impl Control {
                 continue;
             }
             p.pid.store(pid, Relaxed);
-            p.start_time.store(start_time, Relaxed);
+            p.start_time.store(0, Relaxed);
             p.limit_pages.store(0, Relaxed);
             p.charged_pages.store(0, Relaxed);
             p.pressed.store(0, Relaxed);
             for l in &p.lenders {
                 l.store(0, Relaxed);
             }
-            p.state.store(LIVE, Release);
+            p.state.store(state, Release);
             return Some(i);
         }
         None
@@ -200,7 +208,7 @@ impl Control {
     pub fn is_borrowed_from(&self, owner: usize) -> bool {
         self.procs.iter().enumerate().any(|(i, p)| {
             i != owner
-                && p.state.load(Acquire) == LIVE
+                && matches!(p.state.load(Acquire), LIVE | NEW)
                 && p.lenders[owner / 64].load(Acquire) >> (owner % 64) & 1 != 0
         })
     }

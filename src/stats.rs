@@ -105,6 +105,8 @@ counters! {
     swap_ra_hit: Sum,
     /// Faults that found the folio on its way out and got it back without a read.
     swap_cache_hit: Sum,
+    /// Faults of the reclaim thread itself, on pages dropped behind the engine's back.
+    fault_own: Sum,
     /// Inactive ranges that the program touched again before they were written.
     pgactivate: Sum,
     /// Ranges made inactive.
@@ -119,8 +121,9 @@ counters! {
     move_split: Sum,
     /// Moves that met a hole: memory dropped behind the engine's back.
     move_hole: Sum,
-    /// Pages that went out by copy because they are shared after fork.
-    pswpout_shared: Sum,
+    /// Base pages that were made the process's own before they could leave, because a fork had
+    /// left them shared.
+    pgunshare: Sum,
     /// Times a fault waited for reclaim.
     allocstall: Sum,
     /// Ranges that reclaim looked at.

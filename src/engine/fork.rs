@@ -12,6 +12,7 @@
 //! Nothing that the program owns is touched in the child before its engine runs.
 
 use super::Engine;
+use crate::control::{FREE, LIVE, NEW};
 use crate::fault::Handler;
 use crate::sys::futex::{self, Scope};
 use crate::sys::thread::getpid;
@@ -28,7 +29,7 @@ impl Engine {
         let c = &self.cache.charge;
         // The parent's pid stands in until there is a child to name: the entry must be there, and
         // alive, before the parent can free anything that the child will read.
-        let child = c.control.join(getpid(), 0)?;
+        let child = c.control.join(getpid(), NEW)?;
         let p = &c.control.procs[child];
         let me = c.index();
         for (i, l) in p.lenders.iter().enumerate() {
@@ -49,10 +50,12 @@ impl Engine {
         if let Some(i) = token.child {
             match pid {
                 Some(pid) => {
-                    c.control.procs[i].pid.store(pid, Release);
+                    // So that a child that died before it could do so itself is noticed. If the entry
+                    // is somebody else's by now, the number in it is not ours.
+                    let _ = c.control.procs[i].pid.compare_exchange(getpid(), pid, AcqRel, Relaxed);
                     c.proc().stats.forks.inc();
                 }
-                None => c.control.procs[i].state.store(0, Release),
+                None => c.control.procs[i].state.store(FREE, Release),
             }
         }
         self.thaw();
@@ -69,7 +72,8 @@ impl Engine {
         c.set_index(index);
         let p = c.proc();
         p.pid.store(getpid(), Release);
-        // Staging is not inherited; everything else is, shared until one of us writes.
+        p.start_time.store(0, Release);
+        // Staging comes empty; everything else is inherited, shared until one of us writes.
         p.charged_pages.store(charged - ready as i64, Release);
         p.limit_pages
             .store(c.control.settings.limit_bytes as i64 / 4096, Release);
@@ -78,6 +82,7 @@ impl Engine {
         self.regions.reset();
         self.cache.lru.reset_lock();
         self.cache.clusters.start_over();
+        p.state.store(LIVE, Release);
         self.restart();
         c.control.call();
     }

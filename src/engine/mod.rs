@@ -17,6 +17,7 @@ pub use start::{start, StartError, EXIT_START};
 
 use crate::device::Device;
 use crate::mm::{split_by_pmd, PageMask, PMD_NR};
+use crate::reclaim::Line;
 use crate::swap_cache::SwapCache;
 use crate::sync::Mutex;
 use crate::sys::{mem, Errno};
@@ -28,7 +29,7 @@ pub struct Engine {
     /// Replaced in a forked child; only engine threads use it.
     devices: AtomicPtr<Vec<Box<dyn Device>>>,
     doorbells: Doorbells,
-    progress: AtomicU32,
+    line: Line,
     /// 0 running, 1 asked to stand still, for fork.
     frozen: AtomicU32,
     reclaim_parked: AtomicU32,
@@ -139,7 +140,7 @@ impl Engine {
     }
 
     fn kick(&self) -> crate::reclaim::Kick<'_> {
-        crate::reclaim::Kick::new(&self.cache.charge, &self.progress)
+        crate::reclaim::Kick::new(&self.cache.charge, &self.line)
     }
 
     /// Program memory that was mapped before the engine knew of it: what is resident there now is

@@ -6,7 +6,7 @@ use crate::control::{self, Control};
 use crate::device::file::FileDevice;
 use crate::device::Device;
 use crate::fault::Handler;
-use crate::reclaim::{Kick, Reclaim};
+use crate::reclaim::{Kick, Line, Reclaim};
 use crate::swap_cache::SwapCache;
 use crate::sync::Mutex;
 use crate::sys::futex::{self, Scope};
@@ -238,7 +238,7 @@ fn build(control: &'static Control, index: usize) -> Result<&'static Engine, Sta
         cache,
         devices: AtomicPtr::new(Box::leak(Box::new(devices))),
         doorbells,
-        progress: AtomicU32::new(0),
+        line: Line::default(),
         frozen: AtomicU32::new(0),
         reclaim_parked: AtomicU32::new(0),
         regions: Mutex::new(Regions { items: Vec::new() }),
@@ -271,7 +271,7 @@ fn rebuild(e: &'static Engine) -> Result<(), StartError> {
 
 /// Becomes the fault handler, after starting reclaim on the same descriptors.
 fn run(e: &'static Engine, s: &Start) {
-    let kick = Kick::new(&e.cache.charge, &e.progress);
+    let kick = Kick::new(&e.cache.charge, &e.line);
     let mut handler = match Handler::new(&e.cache, e.devices(), kick) {
         Ok(h) => h,
         Err(err) => return s.finish(Err(StartError::Resources(err))),
@@ -291,7 +291,7 @@ fn run(e: &'static Engine, s: &Start) {
 extern "C" fn reclaim_main(arg: *mut u8) {
     // SAFETY: the engine is never freed.
     let e = unsafe { &*(arg as *const Engine) };
-    let kick = Kick::new(&e.cache.charge, &e.progress);
+    let kick = Kick::new(&e.cache.charge, &e.line);
     let Ok(mut reclaim) = Reclaim::new(&e.cache, e.devices(), kick) else {
         e.cache
             .charge

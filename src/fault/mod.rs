@@ -220,6 +220,11 @@ impl<'e> Handler<'e> {
     }
 
     fn serve(&mut self, f: &PageFault) {
+        if self.kick.is_reclaim(f.tid) {
+            // It may hold what we would wait for.
+            self.cache.serve_reclaim(f);
+            return;
+        }
         let start_ns = now_ns();
         let pmd = Pmd::of(f.addr);
         let page = crate::mm::page_in_pmd(f.addr);

@@ -28,12 +28,26 @@ const ZEROED: usize = 4;
 #[derive(Clone, Copy)]
 pub struct Kick<'e> {
     charge: &'e Charge,
-    progress: &'e AtomicU32,
+    line: &'e Line,
+}
+
+/// What the reclaim thread and those who wait for it share.
+#[derive(Default)]
+pub struct Line {
+    /// Bumped whenever something was freed.
+    progress: AtomicU32,
+    /// The thread's number.
+    tid: AtomicU32,
 }
 
 impl<'e> Kick<'e> {
-    pub fn new(charge: &'e Charge, progress: &'e AtomicU32) -> Kick<'e> {
-        Kick { charge, progress }
+    pub fn new(charge: &'e Charge, line: &'e Line) -> Kick<'e> {
+        Kick { charge, line }
+    }
+
+    /// Whether the thread of that number is the reclaim thread.
+    pub fn is_reclaim(&self, tid: u32) -> bool {
+        tid != 0 && tid == self.line.tid.load(Relaxed)
     }
 
     fn proc(&self) -> &'static Proc {
@@ -48,13 +62,13 @@ impl<'e> Kick<'e> {
 
     /// Sleeps until reclaim has freed something, two milliseconds at most.
     pub fn wait_for_progress(&self) {
-        let seen = self.progress.load(Acquire);
-        futex::wait(self.progress, seen, Some(2), Scope::Process);
+        let seen = self.line.progress.load(Acquire);
+        futex::wait(&self.line.progress, seen, Some(2), Scope::Process);
     }
 
     fn made_progress(&self) {
-        self.progress.fetch_add(1, Release);
-        futex::wake(self.progress, u32::MAX, Scope::Process);
+        self.line.progress.fetch_add(1, Release);
+        futex::wake(&self.line.progress, u32::MAX, Scope::Process);
     }
 
     /// Below this many free pages reclaim is called.
@@ -117,12 +131,15 @@ pub struct Reclaim<'e> {
 }
 
 impl<'e> Reclaim<'e> {
-    /// All memory that reclaim will ever need is allocated here.
+    /// In the reclaim thread. All memory that it will ever need is allocated here.
     pub fn new(
         cache: &'e SwapCache,
         devices: &'e [Box<dyn Device>],
         kick: Kick<'e>,
     ) -> Result<Self, Errno> {
+        kick.line
+            .tid
+            .store(crate::sys::thread::gettid(), Relaxed);
         let mut queues = Vec::with_capacity(devices.len());
         for d in devices {
             queues.push(d.queue(DEPTH as u32).map_err(|_| Errno::ENOMEM)?);

@@ -94,7 +94,9 @@ impl Frames {
                 ],
             )?;
             mem::madvise(addr, len, libc::MADV_HUGEPAGE)?;
-            mem::madvise(addr, len, libc::MADV_DONTFORK)?;
+            // Not DONTFORK: the addresses must stay taken in a child, or its first new mapping may
+            // land where staging is about to be set up again.
+            mem::madvise(addr, len, libc::MADV_WIPEONFORK)?;
             let _ = mem::madvise(addr, len, libc::MADV_DONTDUMP);
         }
         uffd.register_destination(addr, len)
@@ -169,7 +171,7 @@ impl Frames {
         let _ = unsafe { mem::madvise(addr, PMD_SIZE, libc::MADV_DONTNEED) };
     }
 
-    /// In a forked child, where staging is not mapped (MADV_DONTFORK) and nothing is in flight.
+    /// In a forked child, where staging is empty (MADV_WIPEONFORK) and nothing is in flight.
     pub fn start_over(&self, uffd: Uffd) -> Result<(), Errno> {
         self.lists.reset();
         {

@@ -157,6 +157,18 @@ impl SwapCache {
     /// Moves `pages` between the range and the same places of the frame; what is refused as a
     /// whole is tried in smaller pieces, down to single pages.
     fn move_pages(&self, dir: Dir, pmd: Pmd, frame: Frame, pages: PageMask) -> Moved {
+        self.move_until(dir, pmd, frame, pages, false)
+    }
+
+    /// As `move_pages`; with `stop_at_busy`, leaves off at the first page that is shared or pinned.
+    fn move_until(
+        &self,
+        dir: Dir,
+        pmd: Pmd,
+        frame: Frame,
+        pages: PageMask,
+        stop_at_busy: bool,
+    ) -> Moved {
         let mut out = Moved::default();
         for run in pages.runs() {
             let mut at = run.start;
@@ -171,6 +183,10 @@ impl SwapCache {
                 let done = self.note_refusal(e).min(n);
                 out.moved = out.moved.or(PageMask::of(at..at + done));
                 at += done;
+                if stop_at_busy && matches!(e, Refused::Busy { .. }) {
+                    out.busy = true;
+                    return out;
+                }
                 if n > 16 {
                     step = 16;
                 } else if n > 1 {
@@ -263,6 +279,8 @@ struct Moved {
     moved: PageMask,
     /// Pages that were not there, whatever the table said.
     holes: PageMask,
+    /// Left off at a page that is shared or pinned.
+    busy: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

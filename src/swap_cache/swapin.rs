@@ -178,6 +178,16 @@ impl SwapCache {
         hit.then_some(Plan::Served)
     }
 
+    /// The reclaim thread touched a page that was dropped behind our back: it reads as zeros.
+    pub fn serve_reclaim(&self, f: &PageFault) {
+        self.stats().fault_own.inc();
+        let addr = f.addr & !(PAGE_SIZE - 1);
+        // SAFETY: the zero page is readable; only a missing page is filled.
+        if unsafe { self.program().copy(addr, self.zeros.0, PAGE_SIZE) }.is_err() {
+            self.program().wake(addr, PAGE_SIZE);
+        }
+    }
+
     /// A fault on a page that should be there: an old message, or the page was dropped by a
     /// system call that we do not see. A missing page reads as zeros then.
     fn recheck(&self, pmd: Pmd, page: usize, wp: bool) -> Plan {

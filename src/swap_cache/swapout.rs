@@ -1,9 +1,10 @@
 //! The way up: a range leaves memory.
 
-use super::{Dir, Frame, SwapCache};
+use super::{Dir, Frame, Moved, SwapCache};
 use crate::device::Device;
-use crate::mm::{PageMask, Pmd, SwapEntry, PMD_NR, PMD_SIZE};
-use crate::vma::{IoState, RangeGuard};
+use crate::mm::{PageMask, Pmd, SwapEntry, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::sys::mem;
+use crate::vma::{IoState, Range, RangeGuard};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// A write to be carried out: `pages` of the frame to the same slots of the cluster.
@@ -47,40 +48,98 @@ impl SwapCache {
         let mut g = r.lock();
         g.listed = false;
         self.stats().pgscan.inc();
-        let out = self.try_deactivate(pmd, &mut g);
+        let (out, mut g) = self.try_deactivate(pmd, r, g);
         // Whatever stays resident stays on the list.
         self.became_present(pmd, &mut g, PageMask::EMPTY);
+        let wanted = g.io() == IoState::Idle && core::mem::take(&mut g.wanted);
+        drop(g);
+        if wanted {
+            self.program().wake(pmd.addr(), PMD_SIZE);
+        }
         out
     }
 
-    fn try_deactivate(&self, pmd: Pmd, g: &mut RangeGuard<'_>) -> Victim {
-        let pages = g.present.and(g.writable);
+    fn try_deactivate<'r>(
+        &self,
+        pmd: Pmd,
+        r: &'r Range,
+        mut g: RangeGuard<'r>,
+    ) -> (Victim, RangeGuard<'r>) {
+        let mut pages = g.present.and(g.writable);
         if g.io() != IoState::Idle || pages.is_empty() || !self.abilities.mv {
-            return Victim::Skip;
+            return (Victim::Skip, g);
         }
         if g.entry.is_some_and(|e| !self.clusters.is_writable(e)) {
-            // Another process reads this cluster too; it is let go when its last page comes in.
-            return Victim::Skip;
+            // Another process reads this cluster too: nothing may be written there. It is let go
+            // when the last page that is only there comes in.
+            let resident = g.present;
+            self.forget_slots(&mut g, resident);
+            if g.entry.is_some() {
+                return (Victim::Skip, g);
+            }
         }
         let Some(frame) = self.frames.take_empty() else {
-            return Victim::NoFrame;
+            return (Victim::NoFrame, g);
         };
         let whole = g.is_whole();
-        let out = self.move_pages(Dir::Out, pmd, frame, pages);
-        g.present = g.present.minus(out.holes);
-        self.charge.uncharge(out.holes.count());
+        let mut out = self.move_until(Dir::Out, pmd, frame, pages, true);
+        if out.busy {
+            self.account_moved(&mut g, &out);
+            let left = g.present.and(pages);
+            // Faults on the range wait while this goes on without the lock: should the program
+            // have dropped a page behind our back, the handler must be able to serve us.
+            g.set_io(IoState::Writing);
+            g.moving = out.moved;
+            drop(g);
+            self.unshare(pmd, left);
+            g = r.lock();
+            g.set_io(IoState::Idle);
+            pages = left;
+            let more = self.move_pages(Dir::Out, pmd, frame, pages);
+            self.account_moved(&mut g, &more);
+            out.moved = out.moved.or(more.moved);
+        } else {
+            self.account_moved(&mut g, &out);
+        }
+        g.moving = PageMask::EMPTY;
         if out.moved.is_empty() {
             self.frames.put_empty(frame);
-            return Victim::Skip;
+            return (Victim::Skip, g);
         }
         if !(whole && out.moved.is_full()) {
             g.huge = false;
         }
-        g.present = g.present.minus(out.moved);
         g.moving = out.moved;
         g.buffer = frame.0;
         g.set_io(IoState::Inactive);
-        Victim::Inactive
+        if g.wanted {
+            // Touched while it was being unshared.
+            self.settle(pmd, &mut g);
+            return (Victim::Skip, g);
+        }
+        (Victim::Inactive, g)
+    }
+
+    fn account_moved(&self, g: &mut RangeGuard<'_>, out: &Moved) {
+        g.present = g.present.minus(out.holes).minus(out.moved);
+        self.charge.uncharge(out.holes.count());
+    }
+
+    /// Makes pages this process's own that it shares since a fork, as a write to them would:
+    /// UFFDIO_MOVE takes only such. Pages that are pinned stay so, and are refused again.
+    fn unshare(&self, pmd: Pmd, pages: PageMask) {
+        const MADV_POPULATE_WRITE: i32 = 23;
+        self.stats().pgunshare.add(pages.count() as u64);
+        for run in pages.runs() {
+            // SAFETY: contents do not change; a page that is missing is served by the handler.
+            let _ = unsafe {
+                mem::madvise(
+                    pmd.page_addr(run.start),
+                    run.len() * PAGE_SIZE,
+                    MADV_POPULATE_WRITE,
+                )
+            };
+        }
     }
 
     /// An inactive range leaves for good.

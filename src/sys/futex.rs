@@ -49,7 +49,8 @@ pub fn wake(word: &AtomicU32, n: u32, scope: Scope) {
             [
                 word.as_ptr() as usize,
                 op(libc::FUTEX_WAKE, scope),
-                n as usize,
+                // The kernel takes a signed number.
+                n.min(i32::MAX as u32) as usize,
             ],
         )
     };

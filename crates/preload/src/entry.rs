@@ -21,18 +21,14 @@ static BASE: AtomicUsize = AtomicUsize::new(0);
 static ACTIVE: AtomicU32 = AtomicU32::new(0);
 static FORKING: AtomicU32 = AtomicU32::new(0);
 
-/// Which function of the C library was called.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(usize)]
-pub enum Call {
-    Mmap = 0,
-    Munmap = 1,
-    Mprotect = 2,
-    Madvise = 3,
-    Mremap = 4,
-    Brk = 5,
-    Fork = 6,
-}
+/// Which function of the C library was called; any other number is fork. The entries below use
+/// the same numbers.
+pub const MMAP: usize = 0;
+pub const MUNMAP: usize = 1;
+pub const MPROTECT: usize = 2;
+pub const MADVISE: usize = 3;
+pub const MREMAP: usize = 4;
+pub const BRK: usize = 5;
 
 /// A call, on the hook's stack.
 #[repr(C)]
@@ -132,6 +128,17 @@ unsafe extern "C" fn hugeswap_hook_begin(args: *const usize) -> *mut Frame {
     frame
 }
 
+/// In an engine thread: no hook, no signals to block, a stack that is not managed.
+#[no_mangle]
+unsafe extern "C" fn hugeswap_hook_plain(args: *const usize) -> i64 {
+    // SAFETY: the entry stored seven words at `args`; the call is the caller's.
+    let result = unsafe {
+        let a = core::array::from_fn(|i| *args.add(i));
+        hooks::plain(*args.add(6), a)
+    };
+    to_c(result)
+}
+
 /// On the hook's stack.
 #[no_mangle]
 unsafe extern "C" fn hugeswap_hook_run(f: *mut Frame) {
@@ -150,6 +157,11 @@ unsafe extern "C" fn hugeswap_hook_end(f: *mut Frame) -> i64 {
         futex::wake(&ACTIVE, u32::MAX, Scope::Process);
     }
     thread::restore_signals(mask);
+    to_c(result)
+}
+
+/// As C functions return: -1 and errno.
+fn to_c(result: i64) -> i64 {
     if (-4095..0).contains(&result) {
         // SAFETY: the thread's errno, as the C function that we stand for sets it.
         unsafe { *libc::__errno_location() = -result as i32 };
@@ -188,6 +200,10 @@ global_asm!(
     "mov eax, eax",
     "mov [rsp+48], rax",
     "mov rdi, rsp",
+    // Engine threads have no TLS vector (see `sys::thread`): the C library's mmap, called by one
+    // of them, is the plain system call.
+    "cmp qword ptr fs:[8], 0",
+    "je 2f",
     "call hugeswap_hook_begin",
     "mov rbx, rax",
     "mov r12, rsp",
@@ -197,11 +213,14 @@ global_asm!(
     "mov rsp, r12",
     "mov rdi, rbx",
     "call hugeswap_hook_end",
+    "1:",
     "add rsp, 64",
     "pop r12",
     "pop rbx",
     "pop rbp",
     "ret",
+    "2: call hugeswap_hook_plain",
+    "jmp 1b",
 );
 
 extern "C" {

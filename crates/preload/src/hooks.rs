@@ -4,7 +4,7 @@
 //! They run on a hook's stack with signals blocked (see `entry`). The state's lock is not held
 //! while waiting for a transfer.
 
-use crate::entry::{Call, Frame};
+use crate::entry::{Frame, BRK, MADVISE, MMAP, MPROTECT, MREMAP, MUNMAP};
 use crate::fork;
 use crate::state::{state, Area};
 use hugeswap::engine::Engine;
@@ -16,39 +16,35 @@ type Result<T> = core::result::Result<T, Errno>;
 
 const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
+/// The system call that a function of the C library stands for, as it is.
+pub fn plain(call: usize, a: [usize; 6]) -> i64 {
+    let nr = match call {
+        MMAP => libc::SYS_mmap,
+        MUNMAP => libc::SYS_munmap,
+        MPROTECT => libc::SYS_mprotect,
+        MADVISE => libc::SYS_madvise,
+        MREMAP => libc::SYS_mremap,
+        _ => return -(libc::ENOSYS as i64),
+    };
+    // SAFETY: the kernel call that the caller asked for, with the caller's arguments.
+    unsafe { raw(nr, a) }
+}
+
 pub fn run(f: &mut Frame) {
     let a = f.args;
     let bell = f.bell();
-    let call = match f.call {
-        0 => Call::Mmap,
-        1 => Call::Munmap,
-        2 => Call::Mprotect,
-        3 => Call::Madvise,
-        4 => Call::Mremap,
-        5 => Call::Brk,
-        _ => Call::Fork,
-    };
-    // SAFETY: the kernel call that the program asked for, with the program's arguments.
-    let plain = |nr: i64| unsafe { raw(nr, a) };
     let Some(e) = hugeswap::engine::get() else {
-        f.result = match call {
-            Call::Mmap => plain(libc::SYS_mmap),
-            Call::Munmap => plain(libc::SYS_munmap),
-            Call::Mprotect => plain(libc::SYS_mprotect),
-            Call::Madvise => plain(libc::SYS_madvise),
-            Call::Mremap => plain(libc::SYS_mremap),
-            Call::Brk | Call::Fork => -(libc::ENOSYS as i64),
-        };
+        f.result = plain(f.call, a);
         return;
     };
-    let r = match call {
-        Call::Mmap => mmap(e, bell, a),
-        Call::Munmap => munmap(e, a[0], a[1]),
-        Call::Mprotect => mprotect(e, a[0], a[1], a[2] as i32),
-        Call::Madvise => madvise(e, a[0], a[1], a[2] as i32),
-        Call::Mremap => mremap(e, bell, a),
-        Call::Brk => crate::brk::brk(e, a[0]),
-        Call::Fork => fork::fork(e, f),
+    let r = match f.call {
+        MMAP => mmap(e, bell, a),
+        MUNMAP => munmap(e, a[0], a[1]),
+        MPROTECT => mprotect(e, a[0], a[1], a[2] as i32),
+        MADVISE => madvise(e, a[0], a[1], a[2] as i32),
+        MREMAP => mremap(e, bell, a),
+        BRK => crate::brk::brk(e, a[0]),
+        _ => fork::fork(e, f),
     };
     f.result = match r {
         Ok(v) => v as i64,

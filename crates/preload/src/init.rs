@@ -75,7 +75,7 @@ fn set_up(control: &'static Control) -> Result<(), String> {
     let targets = Targets::find().map_err(|e| format!("the C library cannot be hooked: {e:?}"))?;
     let pid = thread::getpid();
     let index = control
-        .join(pid, 0)
+        .join(pid, control::LIVE)
         .ok_or_else(|| engine::StartError::TooManyProcesses.to_string())?;
     retire_former_image(control, pid, index);
     control.call();

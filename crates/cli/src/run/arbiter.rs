@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use hugeswap::control::{Control, Proc, BUSY, FREE, GONE, LIVE};
+use hugeswap::control::{Control, Proc, BUSY, FREE, GONE, LIVE, NEW};
 use hugeswap::mm::PAGE_SIZE;
 use hugeswap::sys::futex::{self, Scope};
 
@@ -37,7 +37,7 @@ impl Arbiter {
     }
 
     pub fn anyone_left(&self) -> bool {
-        self.live().any(|p| is_alive(p))
+        self.live().any(is_alive)
     }
 
     /// One round. True while somebody waits for more.
@@ -83,17 +83,20 @@ impl Arbiter {
     pub fn take_back_dead(&self, devices: &[Opened]) {
         for (i, p) in self.control.procs.iter().enumerate() {
             let state = p.state.load(Acquire);
-            let dead = state == GONE || state == LIVE && !is_alive(p);
-            if !dead {
+            let dead = match state {
+                GONE => true,
+                LIVE => !is_alive(p),
+                // The number may be the parent's, so when it started says nothing.
+                NEW => sys::start_time(p.pid.load(Acquire)).is_none(),
+                _ => false,
+            };
+            if !dead || state != GONE && !mark_gone(p, state) {
                 continue;
             }
             // Its memory is gone whoever still reads its swap.
             p.charged_pages.store(0, Relaxed);
             p.limit_pages.store(0, Relaxed);
             p.pressed.store(0, Relaxed);
-            if state == LIVE {
-                p.state.store(GONE, Release);
-            }
             if self.control.is_borrowed_from(i) {
                 continue;
             }
@@ -129,6 +132,13 @@ fn is_alive(p: &Proc) -> bool {
         (Some(t), known) => t == known,
         (None, _) => false,
     }
+}
+
+/// False if the entry changed meanwhile.
+fn mark_gone(p: &Proc, from: u32) -> bool {
+    p.state
+        .compare_exchange(from, GONE, AcqRel, Relaxed)
+        .is_ok()
 }
 
 fn set_limit(p: &Proc, pages: i64) {
