@@ -52,7 +52,9 @@ impl Engine {
                 Some(pid) => {
                     // So that a child that died before it could do so itself is noticed. If the entry
                     // is somebody else's by now, the number in it is not ours.
-                    let _ = c.control.procs[i].pid.compare_exchange(getpid(), pid, AcqRel, Relaxed);
+                    let _ = c.control.procs[i]
+                        .pid
+                        .compare_exchange(getpid(), pid, AcqRel, Relaxed);
                     c.proc().stats.forks.inc();
                 }
                 None => c.control.procs[i].state.store(FREE, Release),

@@ -137,9 +137,7 @@ impl<'e> Reclaim<'e> {
         devices: &'e [Box<dyn Device>],
         kick: Kick<'e>,
     ) -> Result<Self, Errno> {
-        kick.line
-            .tid
-            .store(crate::sys::thread::gettid(), Relaxed);
+        kick.line.tid.store(crate::sys::thread::gettid(), Relaxed);
         let mut queues = Vec::with_capacity(devices.len());
         for d in devices {
             queues.push(d.queue(DEPTH as u32).map_err(|_| Errno::ENOMEM)?);

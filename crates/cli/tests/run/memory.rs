@@ -9,7 +9,12 @@ fn sequences(first: u32, count: u32, options: &[(&str, &str)]) {
     let dir = Dir::new("shadow");
     let shadow = dir.join("shadow");
     let (first, count) = (first.to_string(), count.to_string());
-    let line = [maps.to_str().unwrap(), shadow.to_str().unwrap(), &first, &count];
+    let line = [
+        maps.to_str().unwrap(),
+        shadow.to_str().unwrap(),
+        &first,
+        &count,
+    ];
     let mut run = Run::new(64, line).seconds(if long() { 1500 } else { 120 });
     for (name, value) in options {
         run = run.env(name, value);
@@ -49,7 +54,12 @@ fn sequences_on_ram() {
     let maps = compile("maps");
     let dir = Dir::new("shadow");
     let shadow = dir.join("shadow");
-    let line = [maps.to_str().unwrap(), shadow.to_str().unwrap(), "2000000", "100"];
+    let line = [
+        maps.to_str().unwrap(),
+        shadow.to_str().unwrap(),
+        "2000000",
+        "100",
+    ];
     let done = Run::new(64, line)
         .swap("ram")
         .option("--swap-size=256M")
