@@ -8,6 +8,7 @@ fn started() -> Running {
     let hog = compile("hog");
     let mut run = Run::new(64, [hog.as_os_str(), "128".as_ref(), "wait".as_ref()]).start();
     run.wait_for_output("ready");
+    wait_for("the first statistics", 10, || run.read_stats().is_some());
     assert!(
         !users_of(&run.swap_dir).is_empty(),
         "the swap file is open somewhere"

@@ -4,17 +4,19 @@ use std::process::Command;
 
 use crate::support::{compile, long, machine, Dir, Run};
 
-fn sequences(first: u32, count: u32, options: &[(&str, &str)]) {
+/// `without`: what is left out, see c/maps.c.
+fn sequences(first: u32, count: u32, without: &[&str], options: &[(&str, &str)]) {
     let maps = compile("maps");
     let dir = Dir::new("shadow");
     let shadow = dir.join("shadow");
     let (first, count) = (first.to_string(), count.to_string());
-    let line = [
+    let mut line = vec![
         maps.to_str().unwrap(),
         shadow.to_str().unwrap(),
         &first,
         &count,
     ];
+    line.extend(without);
     let mut run = Run::new(64, line).seconds(if long() { 1500 } else { 120 });
     for (name, value) in options {
         run = run.env(name, value);
@@ -41,12 +43,18 @@ fn sequences_without_swap() {
 
 #[test]
 fn sequences_1() {
-    sequences(1, if long() { 10_000 } else { 160 }, &[]);
+    sequences(1, if long() { 10_000 } else { 160 }, &["fork"], &[]);
 }
 
 #[test]
-fn sequences_2() {
-    sequences(1_000_000, if long() { 10_000 } else { 160 }, &[]);
+fn sequences_with_forks() {
+    sequences(1_000_000, if long() { 10_000 } else { 160 }, &[], &[]);
+}
+
+#[test]
+fn sequences_of_plain_mappings() {
+    let without = ["fork", "remap", "protect", "advise", "over", "brk"];
+    sequences(5_000_000, 160, &without, &[]);
 }
 
 #[test]
@@ -59,6 +67,7 @@ fn sequences_on_ram() {
         shadow.to_str().unwrap(),
         "2000000",
         "100",
+        "fork",
     ];
     let done = Run::new(64, line)
         .swap("ram")
@@ -71,12 +80,12 @@ fn sequences_on_ram() {
 /// As before Linux 6.8.
 #[test]
 fn sequences_without_move() {
-    sequences(3_000_000, 60, &[("HUGESWAP_NO_MOVE", "1")]);
+    sequences(3_000_000, 60, &["fork"], &[("HUGESWAP_NO_MOVE", "1")]);
 }
 
 #[test]
 fn sequences_without_io_uring() {
-    sequences(4_000_000, 60, &[("HUGESWAP_NO_IO_URING", "1")]);
+    sequences(4_000_000, 60, &["fork"], &[("HUGESWAP_NO_IO_URING", "1")]);
 }
 
 #[test]

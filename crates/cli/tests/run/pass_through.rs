@@ -143,7 +143,9 @@ fn environment_and_place() {
         .ok();
     let here = std::env::current_dir().unwrap();
     let lines: Vec<_> = done.stdout.lines().collect();
+    // The command itself, the shell, and what it becomes.
     let wanted = [
+        "user library",
         "user library",
         "X=a b",
         here.to_str().unwrap(),

@@ -30,7 +30,6 @@ fn names() {
         "thp_swpin_fallback",
         "thp_swpout",
         "thp_swpout_fallback",
-        "pgfault",
         "pgmajfault",
         "swap_full",
         "swap_read_errors",
