@@ -90,11 +90,17 @@ fn programs_that_are_not_there() {
     refused(127, &["--", "/no/such/program"]);
     refused(126, &["--", "/etc/passwd"]);
     refused(126, &["--", "/"]);
-    let dir = Dir::new("programs");
-    let garbage = dir.join("garbage");
-    fs::write(&garbage, b"\x7fELF garbage").unwrap();
-    fs::set_permissions(&garbage, fs::Permissions::from_mode(0o755)).unwrap();
-    refused(126, &["--swap", "ram", "--", garbage.to_str().unwrap()]);
+}
+
+/// As the shell does it.
+#[test]
+fn scripts_without_an_interpreter() {
+    let dir = Dir::new("script");
+    let script = dir.join("script");
+    fs::write(&script, "echo hi $1\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let done = Run::new(64, [script.to_str().unwrap(), "there"]).ok();
+    assert_eq!(done.stdout, "hi there\n", "{done}");
 }
 
 fn static_program() -> std::path::PathBuf {

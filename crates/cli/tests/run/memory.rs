@@ -88,6 +88,18 @@ fn sequences_without_io_uring() {
     sequences(4_000_000, 60, &["fork"], &[("HUGESWAP_NO_IO_URING", "1")]);
 }
 
+/// Small mappings that share 2 MiB with others, and come and go.
+#[test]
+fn neighbours() {
+    let neighbours = compile("neighbours");
+    let seconds = if long() { "120" } else { "5" };
+    let done = Run::new(64, [neighbours.to_str().unwrap(), seconds])
+        .seconds(300)
+        .ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done.has_swapped();
+}
+
 #[test]
 fn eight_threads_over_three_times_the_limit() {
     let threads = compile("threads");

@@ -46,15 +46,16 @@ fn python_objects() {
     let python = need(&["/usr/bin/python3", "python3"]);
     let script = "\
 import time
-n = 400000
-d = {i: str(i) * 20 for i in range(n)}
-l = [d[i * 7919 % n] for i in range(n)]
-assert all(l[i] == str(i * 7919 % n) * 20 for i in range(n))
+n = 500000
+l = [str(i) * 20 for i in range(n)]
+for i in range(0, n, 3):
+    l[i] = [str(i)]
 time.sleep(1.2)
-print(len(d))
+assert all(l[i] == (str(i) * 20 if i % 3 else [str(i)]) for i in range(n))
+print(n)
 ";
     let done = Run::new(64, [python.to_str().unwrap(), "-c", script]).ok();
-    assert_eq!(done.stdout, "400000\n", "{done}");
+    assert_eq!(done.stdout, "500000\n", "{done}");
     done.has_swapped().is_managed();
 }
 

@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::support::{program, Dir, Run};
 
 fn source(name: &str) -> String {
-    format!("{}/tests/run/c/{name}", env!("CARGO_MANIFEST_DIR"))
+    format!("{}/tests/run/runtimes/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
 fn missing(what: &str) {
@@ -31,6 +31,7 @@ fn java() {
         let line = [
             java.to_str().unwrap(),
             collector,
+            "-XX:ErrorFile=/dev/null",
             "-Xmx256m",
             "-Xms64m",
             "-cp",

@@ -1,7 +1,7 @@
 /* maps SHADOW_FILE SEED COUNT [WITHOUT...]: random sequences of mmap, munmap, mremap, mprotect, madvise, brk and
  * fork over memory that is swapped, compared with a shadow kept in a file mapping. The state goes
  * on from one sequence to the next. WITHOUT names what is left out: fork, remap, brk, advise,
- * protect, over. */
+ * protect, over, populate, later (protection), hint, parts (unmapped). */
 #include "check.h"
 
 #ifndef MADV_COLLAPSE
@@ -147,10 +147,10 @@ static void op_map(void) {
   if (s->regions == REGIONS || n > s->free_count) return;
   int flags = MAP_PRIVATE | MAP_ANONYMOUS, prot = PROT_READ | PROT_WRITE;
   if (rnd(2)) flags |= MAP_NORESERVE;
-  if (rnd(8) == 0) flags |= MAP_POPULATE;
-  int later = rnd(4) == 0;
+  if (rnd(8) == 0 && !is_left_out("populate")) flags |= MAP_POPULATE;
+  int later = rnd(4) == 0 && !is_left_out("later");
   void *hint = 0;
-  if (rnd(4) == 0) hint = (void *)(0x100000000000ul + rnd(1 << 20) * 2 * MB);
+  if (rnd(4) == 0 && !is_left_out("hint")) hint = (void *)(0x100000000000ul + rnd(1 << 20) * 2 * MB);
   op = "mmap", op_from = 0, op_count = n;
   char *at = mmap(hint, n * PAGE, later ? PROT_NONE : prot, flags, -1, 0);
   MUST(at != MAP_FAILED);
@@ -181,7 +181,7 @@ static void op_unmap(void) {
   size_t from, n;
   part(r, &from, &n);
   op = "munmap";
-  if (rnd(3) == 0 || s->regions == REGIONS) from = 0, n = r->pages;
+  if (rnd(3) == 0 || s->regions == REGIONS || is_left_out("parts")) from = 0, n = r->pages;
   MUST(munmap(r->at + from * PAGE, n * PAGE) == 0);
   drop_ids(r, from, n);
   size_t rest = r->pages - from - n;
