@@ -28,7 +28,7 @@ fn numpy_sorts_twice_the_limit() {
     // Debian's own: another python3 may be found first, without numpy.
     let python = need(&["/usr/bin/python3", "python3"]);
     let limit: u64 = if long() { 512 } else { 96 };
-    let numbers = (2 * limit << 20) / 8;
+    let numbers = ((2 * limit) << 20) / 8;
     let done = Run::new(
         limit,
         [python.to_str().unwrap(), "-c", SORT, &numbers.to_string()],
@@ -137,7 +137,7 @@ fn redis_gives_back_every_key() {
             assert_eq!(line(&mut back), "+OK");
         }
     }
-    assert!(stored > 2 * (limit as usize) << 20, "{stored}");
+    assert!(stored > (2 * limit as usize) << 20, "{stored}");
     // Not in the order in which they came.
     for n in 0..keys {
         let key = n * 7919 % keys;
