@@ -46,6 +46,29 @@ pub const SEGMENT_BYTES: u64 = 32 << 20;
 pub const MAX_SEGMENTS: usize = 65536;
 const LOG_BYTES: usize = 64 << 10;
 
+/// Faults of the swap devices, for tests; all zero for none. Each process counts its own requests.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// The one read that fails, counted from 1.
+    pub read_nth: u64,
+    /// Of so many reads one fails.
+    pub read_every: u64,
+    pub write_nth: u64,
+    pub write_every: u64,
+    /// Every page of the device whose number is a multiple of this can't be read.
+    pub bad_page_every: u64,
+    /// Of so many system calls for transfers one is short or passingly refused. Files only.
+    pub short_every: u64,
+    /// One more than the bytes of a device that can be reserved.
+    pub full_at_plus_1: u64,
+    /// A finished request is kept back until so many have finished after it.
+    pub hold: u64,
+    /// Completions come in an order drawn from the seed.
+    pub reorder: u64,
+    pub seed: u64,
+}
+
 /// Engine settings, the same for every process of a run.
 #[repr(C)]
 pub struct Settings {
@@ -61,6 +84,8 @@ pub struct Settings {
     pub no_io_uring: u32,
     /// Without UFFDIO_MOVE, as before Linux 6.8. For tests.
     pub no_move: u32,
+    /// For tests.
+    pub faults: Faults,
 }
 
 #[repr(C)]

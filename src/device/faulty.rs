@@ -43,15 +43,34 @@ pub struct Plan {
     pub failing_reads: Vec<(u64, IoError)>,
     /// Writes that fail, counted from 1 over all queues.
     pub failing_writes: Vec<(u64, IoError)>,
+    /// Of so many reads one fails; 0 for none.
+    pub read_every: u64,
+    /// Of so many writes one fails; 0 for none.
+    pub write_every: u64,
+    /// Every page of the device whose number is a multiple of this can't be read; 0 for none.
+    pub bad_page_every: u64,
     /// Device ranges that can't be read.
     pub bad_ranges: Vec<Range<u64>>,
-    /// Growing past this is `NoSpace`.
+    /// Growing or reserving past this is `NoSpace`.
     pub full_at: Option<u64>,
     /// A finished request is kept back while fewer than this many finish after it, unless
     /// somebody waits.
     pub hold: usize,
     /// Hand out completions in an order drawn from this seed.
     pub shuffle: Option<u64>,
+}
+
+impl Plan {
+    /// Whether one of the evenly spread bad pages touches `start..end`.
+    fn has_bad_page(&self, start: u64, end: u64) -> bool {
+        let page = PAGE_SIZE as u64;
+        match self.bad_page_every.checked_mul(page) {
+            None | Some(0) => false,
+            Some(distance) => (start / page * page)
+                .checked_next_multiple_of(distance)
+                .is_some_and(|bad| bad < end),
+        }
+    }
 }
 
 /// Another device, with faults.
@@ -71,9 +90,10 @@ struct State {
 impl State {
     /// The planned error of the next request, if any.
     fn next(&self, req: &Request) -> Option<IoError> {
-        let (count, failing) = match req.op {
-            Op::Read => (&self.reads, &self.plan.failing_reads),
-            Op::Write => (&self.writes, &self.plan.failing_writes),
+        let plan = &self.plan;
+        let (count, failing, every) = match req.op {
+            Op::Read => (&self.reads, &plan.failing_reads, plan.read_every),
+            Op::Write => (&self.writes, &plan.failing_writes, plan.write_every),
         };
         let number = count.fetch_add(1, Ordering::Relaxed) + 1;
         let planned = failing
@@ -82,8 +102,10 @@ impl State {
             .map(|(_, error)| *error);
         let end = req.offset.saturating_add(req.len as u64);
         let overlaps = |bad: &Range<u64>| bad.start < end && req.offset < bad.end;
-        let bad = req.op == Op::Read && self.plan.bad_ranges.iter().any(overlaps);
-        planned.or(bad.then_some(IoError::Io))
+        let bad = req.op == Op::Read
+            && (plan.bad_ranges.iter().any(overlaps) || plan.has_bad_page(req.offset, end));
+        let due = every != 0 && number % every == 0;
+        planned.or((bad || due).then_some(IoError::Io))
     }
 }
 
@@ -130,7 +152,10 @@ impl<D: Device> Device for FaultyDevice<D> {
     }
 
     fn reserve(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
-        self.inner.reserve(offset, len)
+        match self.state.plan.full_at {
+            Some(full) if offset.saturating_add(len) > full => Err(DeviceError::NoSpace),
+            _ => self.inner.reserve(offset, len),
+        }
     }
 
     fn capacity(&self) -> u64 {

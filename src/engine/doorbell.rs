@@ -124,8 +124,6 @@ impl Engine {
     fn do_register(&self, addr: usize, len: usize) -> Result<(), Errno> {
         self.cache.program().register_missing(addr, len)?;
         self.advise(addr, len);
-        let mut r = self.regions.lock();
-        r.items.push((addr, len));
         Ok(())
     }
 

@@ -21,6 +21,8 @@ use core::sync::atomic::Ordering::*;
 /// A fork under way: the child's entry of the control page.
 pub struct ForkToken {
     child: Option<usize>,
+    /// Pages of the program that are resident: the child's account.
+    resident: i64,
 }
 
 impl Engine {
@@ -41,7 +43,11 @@ impl Engine {
         }
         self.freeze(bell);
         self.cache.clusters.lend_all();
-        Some(ForkToken { child: Some(child) })
+        let ready = self.cache.frames.ready() * crate::mm::PMD_NR;
+        Some(ForkToken {
+            child: Some(child),
+            resident: c.charged() - ready as i64,
+        })
     }
 
     /// In the parent, after clone; `pid` is the child's, if there is one.
@@ -63,29 +69,35 @@ impl Engine {
         self.thaw();
     }
 
-    /// In the child, on its only thread, before anything else.
-    pub fn fork_child(&'static self, token: ForkToken) {
+    /// In the child, on its only thread, before anything else. `regions`: addresses (start, end) to
+    /// register. `wiped`: those whose contents the child does not get.
+    pub fn fork_child(
+        &'static self,
+        token: ForkToken,
+        regions: &[(usize, usize)],
+        wiped: &[(usize, usize)],
+    ) {
         let Some(index) = token.child else {
             return;
         };
         let c = &self.cache.charge;
-        let charged = c.charged();
-        let ready = self.cache.frames.ready() * crate::mm::PMD_NR;
         c.set_index(index);
         let p = c.proc();
         p.pid.store(getpid(), Release);
         p.start_time.store(0, Release);
         // Staging comes empty; everything else is inherited, shared until one of us writes.
-        p.charged_pages.store(charged - ready as i64, Release);
+        p.charged_pages.store(token.resident, Release);
         p.limit_pages
             .store(c.control.settings.limit_bytes as i64 / 4096, Release);
         self.frozen.store(0, Release);
         self.reclaim_parked.store(0, Release);
-        self.regions.reset();
         self.cache.lru.reset_lock();
         self.cache.clusters.start_over();
+        for &(start, end) in wiped {
+            self.discard(start, end - start);
+        }
         p.state.store(LIVE, Release);
-        self.restart();
+        self.restart(regions);
         c.control.call();
     }
 
@@ -112,6 +124,8 @@ impl Engine {
     }
 
     fn thaw(&self) {
+        // In this order: the next fork must not find reclaim parked that is about to go on.
+        self.reclaim_parked.store(0, Release);
         self.frozen.store(0, Release);
         futex::wake(&self.frozen, u32::MAX, Scope::Process);
     }

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 mod doorbell;
+mod faults;
 mod fork;
 mod probe;
 mod start;
@@ -19,7 +20,6 @@ use crate::device::Device;
 use crate::mm::{split_by_pmd, PageMask, PMD_NR};
 use crate::reclaim::Line;
 use crate::swap_cache::SwapCache;
-use crate::sync::Mutex;
 use crate::sys::{mem, Errno};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
@@ -33,13 +33,7 @@ pub struct Engine {
     /// 0 running, 1 asked to stand still, for fork.
     frozen: AtomicU32,
     reclaim_parked: AtomicU32,
-    regions: Mutex<Regions>,
     managed_bytes: AtomicU64,
-}
-
-/// Registered stretches of the program's addresses, for a child to register again.
-struct Regions {
-    items: Vec<(usize, usize)>,
 }
 
 static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(core::ptr::null_mut());
@@ -124,7 +118,7 @@ impl Engine {
             .get(crate::mm::Pmd::of(addr))
             .is_some_and(|r| {
                 let g = r.lock_settled();
-                g.present.has(page) || g.swapped.has(page) || g.moving.has(page)
+                g.present.or(g.swapped).or(g.moving).or(g.lost).has(page)
             })
     }
 

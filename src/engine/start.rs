@@ -1,6 +1,6 @@
 //! Starting the engine's threads, in a new process and in a forked child.
 
-use super::{probe, Doorbells, Engine, Regions, ENGINE};
+use super::{faults, probe, Doorbells, Engine, ENGINE};
 use crate::charge::Charge;
 use crate::control::{self, Control};
 use crate::device::file::FileDevice;
@@ -48,17 +48,19 @@ impl core::fmt::Display for StartError {
 }
 
 /// What the first engine thread is told, and tells.
-struct Start {
+struct Start<'a> {
     control: &'static Control,
     index: usize,
+    /// In a child: what to register again.
+    regions: &'a [(usize, usize)],
     /// 0 while it works, then 1.
     done: AtomicU32,
     result: Mutex<Result<(), StartError>>,
 }
 
-impl Start {
+impl Start<'_> {
     fn run(&self, entry: extern "C" fn(*mut u8)) -> Result<(), StartError> {
-        let arg = self as *const Start as *mut u8;
+        let arg = self as *const Start<'_> as *mut u8;
         // SAFETY: the entry only uses what engine threads may; `self` outlives its use, because
         // we wait for `done` here.
         unsafe { thread::spawn(entry, arg, Files::Own) }.map_err(StartError::Resources)?;
@@ -80,6 +82,7 @@ pub fn start(control: &'static Control, index: usize) -> Result<&'static Engine,
     let s = Start {
         control,
         index,
+        regions: &[],
         done: AtomicU32::new(0),
         result: Mutex::new(Ok(())),
     };
@@ -89,19 +92,19 @@ pub fn start(control: &'static Control, index: usize) -> Result<&'static Engine,
 
 impl Engine {
     /// In a forked child: new descriptors, registrations and threads over the old tables.
-    pub(super) fn restart(&'static self) {
+    pub(super) fn restart(&'static self, regions: &[(usize, usize)]) {
         let s = Start {
             control: self.cache.charge.control,
             index: self.cache.charge.index(),
+            regions,
             done: AtomicU32::new(0),
             result: Mutex::new(Ok(())),
         };
         if let Err(e) = s.run(child_main) {
-            self.cache
-                .charge
-                .control
-                .log("the engine could not start in a forked child: ending the child");
-            let _ = e;
+            self.cache.charge.control.log(&format!(
+                "the engine could not start in forked child {}: {e}: ending the child",
+                thread::getpid()
+            ));
             thread::exit_group(EXIT_START);
         }
     }
@@ -112,7 +115,7 @@ pub const EXIT_START: i32 = 71;
 
 extern "C" fn first_main(arg: *mut u8) {
     // SAFETY: `Start::run` waits for us and keeps it alive.
-    let s = unsafe { &*(arg as *const Start) };
+    let s = unsafe { &*(arg as *const Start<'_>) };
     close_everything();
     match build(s.control, s.index) {
         Ok(e) => {
@@ -125,12 +128,12 @@ extern "C" fn first_main(arg: *mut u8) {
 
 extern "C" fn child_main(arg: *mut u8) {
     // SAFETY: `Start::run` waits for us and keeps it alive.
-    let s = unsafe { &*(arg as *const Start) };
+    let s = unsafe { &*(arg as *const Start<'_>) };
     close_everything();
     let Some(e) = super::get() else {
         return s.finish(Err(StartError::Resources(Errno::EINVAL)));
     };
-    match rebuild(e) {
+    match rebuild(e, s.regions) {
         Ok(()) => run(e, s),
         Err(err) => s.finish(Err(err)),
     }
@@ -204,15 +207,16 @@ fn open_device(
             OnDiscard::Free
         };
         return RamDevice::from_fd(fd, d.max_bytes, on_discard)
-            .map(|r| Box::new(r) as Box<dyn Device>)
+            .map(|r| faults::around(r, &run.settings.faults))
             .map_err(|_| failed);
     }
     let mut o = Options::new(d.max_bytes);
     if run.settings.no_io_uring != 0 {
         o.via = Via::Sync;
     }
+    o.inject = faults::below(&run.settings.faults);
     FileDevice::from_fd_with(fd, &o)
-        .map(|f| Box::new(f) as Box<dyn Device>)
+        .map(|f| faults::around(f, &run.settings.faults))
         .map_err(|_| failed)
 }
 
@@ -241,13 +245,12 @@ fn build(control: &'static Control, index: usize) -> Result<&'static Engine, Sta
         line: Line::default(),
         frozen: AtomicU32::new(0),
         reclaim_parked: AtomicU32::new(0),
-        regions: Mutex::new(Regions { items: Vec::new() }),
         managed_bytes: AtomicU64::new(0),
     }));
     Ok(engine)
 }
 
-fn rebuild(e: &'static Engine) -> Result<(), StartError> {
+fn rebuild(e: &'static Engine, regions: &[(usize, usize)]) -> Result<(), StartError> {
     let control = e.cache.charge.control;
     let (program, staging, _) = open_uffds(control)?;
     e.cache.set_uffds(program, staging);
@@ -261,16 +264,16 @@ fn rebuild(e: &'static Engine) -> Result<(), StartError> {
     e.doorbells
         .register(program)
         .map_err(StartError::Userfaultfd)?;
-    for &(addr, len) in &e.regions.lock().items {
+    for &(start, end) in regions {
         program
-            .register_missing(addr, len)
+            .register_missing(start, end - start)
             .map_err(StartError::Userfaultfd)?;
     }
     Ok(())
 }
 
 /// Becomes the fault handler, after starting reclaim on the same descriptors.
-fn run(e: &'static Engine, s: &Start) {
+fn run(e: &'static Engine, s: &Start<'_>) {
     let kick = Kick::new(&e.cache.charge, &e.line);
     let mut handler = match Handler::new(&e.cache, e.devices(), kick) {
         Ok(h) => h,
@@ -305,7 +308,6 @@ extern "C" fn reclaim_main(arg: *mut u8) {
             e.reclaim_parked.store(1, Release);
             futex::wake(&e.reclaim_parked, u32::MAX, Scope::Process);
             e.stay_parked();
-            e.reclaim_parked.store(0, Release);
         }
         reclaim.turn();
     }

@@ -338,11 +338,18 @@ impl<'e> Handler<'e> {
     }
 
     fn drop_oldest_ahead(&mut self) -> bool {
-        while let Some(p) = self.ahead.pop() {
-            if let Some(r) = self.cache.ranges.get(p) {
-                if self.cache.drop_ahead(&mut r.lock()) {
-                    return true;
-                }
+        for _ in 0..self.ahead.len {
+            let Some(p) = self.ahead.pop() else { break };
+            let Some(r) = self.cache.ranges.get(p) else {
+                continue;
+            };
+            let mut g = r.lock();
+            if self.cache.drop_ahead(&mut g) {
+                return true;
+            }
+            if g.ahead {
+                // Still being read: it keeps its place in the queue.
+                self.ahead.push(p);
             }
         }
         false
@@ -503,7 +510,9 @@ impl<'e> Handler<'e> {
         };
         self.in_flight -= 1;
         if t.whole {
-            self.cache.swapin_done(t.pmd, c.result.is_ok());
+            if !self.cache.swapin_done(t.pmd, c.result.is_ok()) {
+                self.ahead.remove(t.pmd);
+            }
         } else {
             self.cache
                 .fill_done(t.pmd, c.result.is_ok(), &mut self.buffers);

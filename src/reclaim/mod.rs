@@ -89,8 +89,20 @@ struct InFlight {
     pages: PageMask,
     /// Requests that are not complete.
     pending: u32,
-    failed: bool,
+    failed: PageMask,
 }
+
+/// After so many failed writes in a row the devices are left alone for a while.
+const FAILED_MANY: u32 = 16;
+/// For so long when they fail; and when they are full, or this kernel cannot evict.
+const PAUSE_FAILED_NS: u64 = 1_000_000_000;
+const PAUSE_FULL_NS: u64 = 20_000_000;
+/// Full devices are asked again after this, for another process may have freed something.
+const FULL_NS: u64 = 100_000_000;
+/// How long reclaim rests after a round in which it could do nothing.
+const IDLE_MS: u64 = 2;
+/// A request's tag: the write's place, and which pages of it.
+const TAG_BITS: u32 = 16;
 
 /// Ranges on their second chance, oldest first.
 struct Inactive {
@@ -128,6 +140,13 @@ pub struct Reclaim<'e> {
     last_tick_ns: u64,
     warned_full: bool,
     warned_write: bool,
+    /// Writes that failed since one succeeded.
+    failed_in_row: u32,
+    /// Until then eviction is not tried: it would only move pages out and back.
+    pause_until_ns: u64,
+    full_since_ns: u64,
+    /// The last round evicted nothing, and nothing is in flight.
+    idle: bool,
 }
 
 impl<'e> Reclaim<'e> {
@@ -157,6 +176,10 @@ impl<'e> Reclaim<'e> {
             last_tick_ns: 0,
             warned_full: false,
             warned_write: false,
+            failed_in_row: 0,
+            pause_until_ns: 0,
+            full_since_ns: 0,
+            idle: false,
         })
     }
 
@@ -185,11 +208,43 @@ impl<'e> Reclaim<'e> {
             self.reap(true);
         } else if self.cache.free_pages() >= self.kick.high_pages()
             || self.cache.stuck.load(Relaxed)
+            || self.is_paused()
             || self.cache.lru.is_empty() && self.inactive.len == 0
         {
             let busy = self.cache.charge.charged() > 0;
             let ms = if busy { 100 } else { 1000 };
             futex::wait(&self.kick.proc().limit_seq, seq, Some(ms), Scope::Shared);
+        } else if self.idle {
+            futex::wait(
+                &self.kick.proc().limit_seq,
+                seq,
+                Some(IDLE_MS),
+                Scope::Shared,
+            );
+        }
+    }
+
+    fn is_paused(&self) -> bool {
+        self.pause_until_ns != 0
+            && now_ns() < self.pause_until_ns
+            && (self.failed_in_row >= FAILED_MANY || !self.can_evict_new())
+    }
+
+    /// Ranges without a place in swap can leave.
+    fn can_evict_new(&self) -> bool {
+        self.cache.abilities.mv && !self.cache.full.load(Relaxed)
+    }
+
+    /// Nothing can be evicted for a while: faults go above the limit meanwhile.
+    fn pause(&mut self, ns: u64) {
+        self.pause_until_ns = now_ns() + ns;
+        self.stuck();
+    }
+
+    /// Whoever waits for memory has it from above the limit.
+    fn stuck(&self) {
+        if !self.cache.stuck.swap(true, Relaxed) {
+            self.kick.made_progress();
         }
     }
 
@@ -210,6 +265,12 @@ impl<'e> Reclaim<'e> {
         // Above the limit (it may have been lowered), ready folios go first.
         while self.cache.charge.room() < 0 && self.cache.release_ready() {}
 
+        if self.is_paused() {
+            return self.stuck();
+        }
+        if self.cache.full.load(Relaxed) && now_ns() - self.full_since_ns > FULL_NS {
+            self.cache.full.store(false, Relaxed);
+        }
         let mut looked = self.cache.lru.len() + self.inactive.len + 1;
         let mut evicted = false;
         while self.to_come() < self.kick.high_pages() && looked > 0 {
@@ -225,6 +286,10 @@ impl<'e> Reclaim<'e> {
                 Start::Write(w) => {
                     evicted = true;
                     self.write(slot, w);
+                    if self.failed_in_row >= FAILED_MANY {
+                        // One at a time, to see whether they work again.
+                        return;
+                    }
                 }
                 Start::Clean => {
                     evicted = true;
@@ -233,15 +298,18 @@ impl<'e> Reclaim<'e> {
                 Start::Active => {}
                 Start::Full => {
                     self.swap_full();
-                    break;
+                    self.full_since_ns = now_ns();
+                    self.cache.full.store(true, Relaxed);
                 }
             }
         }
+        self.idle = !evicted && self.in_flight() == 0;
+        if self.idle && !self.can_evict_new() && self.to_come() < self.kick.high_pages() {
+            return self.pause(PAUSE_FULL_NS);
+        }
         // Looked at everything, took nothing, and nothing is under way: waiting would not help.
-        if !evicted && self.in_flight() == 0 && self.cache.free_pages() < PMD_NR as i64 {
-            if !self.cache.stuck.swap(true, Relaxed) {
-                self.kick.made_progress();
-            }
+        if self.idle && self.cache.free_pages() < PMD_NR as i64 {
+            self.stuck();
         } else if evicted || self.cache.free_pages() >= self.kick.low_pages() {
             self.cache.stuck.store(false, Relaxed);
         }
@@ -312,7 +380,7 @@ impl<'e> Reclaim<'e> {
             pmd: w.pmd,
             pages: w.pages,
             pending: w.pages.runs().count() as u32,
-            failed: false,
+            failed: PageMask::EMPTY,
         });
         for run in w.pages.runs() {
             let len = run.len() * PAGE_SIZE;
@@ -321,7 +389,7 @@ impl<'e> Reclaim<'e> {
                 offset: w.entry.offset() + (run.start * PAGE_SIZE) as u64,
                 addr: (self.cache.frames.addr(w.frame) + run.start * PAGE_SIZE) as *mut u8,
                 len,
-                tag: slot as u64,
+                tag: (run.start << TAG_BITS | run.end) as u64 * WRITES as u64 + slot as u64,
                 target: 0,
             };
             self.cache.stats().device_write_bytes.add(len as u64);
@@ -337,40 +405,59 @@ impl<'e> Reclaim<'e> {
 
     /// Handles completions; with `wait`, sleeps until there is one.
     fn reap(&mut self, wait: bool) {
-        let mut done = [None::<Completion>; DEPTH];
-        let mut n = 0;
-        for q in &mut self.queues {
-            if q.in_flight() > 0 {
-                q.reap(wait && n == 0, &mut |c| {
-                    if n < DEPTH {
-                        done[n] = Some(c);
-                        n += 1;
-                    }
-                });
+        let mut wait = wait;
+        for q in 0..self.queues.len() {
+            if self.queues[q].in_flight() > 0 && self.reap_queue(q, wait) {
+                wait = false;
             }
         }
+    }
+
+    /// True if there were any. A queue is not deeper than the array is long.
+    fn reap_queue(&mut self, q: usize, wait: bool) -> bool {
+        let mut done = [None::<Completion>; DEPTH];
+        let mut n = 0;
+        self.queues[q].reap(wait, &mut |c| {
+            if n < DEPTH {
+                done[n] = Some(c);
+                n += 1;
+            }
+        });
         for c in done.into_iter().flatten() {
-            let slot = c.tag as usize;
+            let slot = c.tag as usize % WRITES;
+            let run = c.tag as usize / WRITES;
             let Some(f) = &mut self.writes[slot] else {
                 continue;
             };
             f.pending -= 1;
-            f.failed |= c.result.is_err();
+            if c.result.is_err() {
+                f.failed = f
+                    .failed
+                    .or(PageMask::of(run >> TAG_BITS..run & ((1 << TAG_BITS) - 1)));
+                self.failed_in_row = self.failed_in_row.saturating_add(1);
+                self.cache.stats().swap_write_errors.inc();
+            } else {
+                self.failed_in_row = 0;
+            }
             if f.pending > 0 {
                 continue;
             }
             let f = *f;
             self.writes[slot] = None;
-            self.cache.writeback_done(f.pmd, f.pages, !f.failed);
-            if f.failed && !self.warned_write {
+            self.cache.writeback_done(f.pmd, f.pages, f.failed);
+            if self.failed_in_row >= FAILED_MANY {
+                self.pause(PAUSE_FAILED_NS);
+            }
+            if !f.failed.is_empty() && !self.warned_write {
                 self.warned_write = true;
                 self.cache.charge.control.log(
-                    "warning: a write to swap failed; the page stays in memory. \
+                    "warning: a write to swap failed; what it was to hold stays in memory. \
                      See swap_write_errors in the statistics",
                 );
             }
             self.kick.made_progress();
         }
+        n > 0
     }
 
     /// What has to be done now and then.

@@ -16,6 +16,7 @@ impl SwapCache {
             g.present = g.present.minus(pages);
             g.huge = false;
         }
+        g.lost = g.lost.minus(pages);
         if !g.swapped.and(pages).is_empty() {
             self.forget_slots(g, pages);
         }
@@ -50,15 +51,28 @@ impl SwapCache {
                 continue;
             };
             let rt = self.ranges.get_or_map(to)?;
-            // Reclaim ends its writes without us; two ranges are locked here only, and in the
-            // order of their addresses nobody else takes a second one.
-            let mut f = rf.lock_settled();
-            let mut t = rt.lock_settled();
+            // Two ranges are locked here only. Reclaim ends its writes without us, but not if it
+            // waits for a range that we hold: so neither is held while waiting for the other.
+            let (mut f, mut t) = loop {
+                let f = rf.lock_settled();
+                let t = rt.lock();
+                if t.io().is_settled() {
+                    break (f, t);
+                }
+                drop(t);
+                drop(f);
+                drop(rt.lock_settled());
+            };
             self.settle(from, &mut f);
             self.settle(to, &mut t);
             if f.io() != IoState::Idle || t.io() != IoState::Idle {
                 return Err(Errno::EBUSY);
             }
+            // What is lost here is lost there.
+            let lost = f.lost.and(pages);
+            self.poison(to, lost)?;
+            t.lost = t.lost.or(lost);
+            f.lost = f.lost.minus(lost);
             // A swap entry belongs to one range: it can go along only as a whole.
             let resident = f.present;
             self.forget_slots(&mut f, resident);

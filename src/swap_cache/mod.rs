@@ -48,6 +48,10 @@ pub struct SwapCache {
     pub recycle: AtomicBool,
     /// Reclaim found nothing more to evict: faults go above the limit rather than wait for ever.
     pub stuck: AtomicBool,
+    /// No place in swap was to be had: ranges without one stay where they are.
+    pub full: AtomicBool,
+    /// The loss of a page was told.
+    warned_lost: AtomicBool,
     program_fd: AtomicI32,
     staging_fd: AtomicI32,
     zeros: Zeros,
@@ -82,6 +86,8 @@ impl SwapCache {
             program_fd: AtomicI32::new(program.fd()),
             staging_fd: AtomicI32::new(staging.fd()),
             stuck: AtomicBool::new(false),
+            full: AtomicBool::new(false),
+            warned_lost: AtomicBool::new(false),
             zeros: Zeros(crate::sys::mem::map_anon(PMD_SIZE)?),
             seed: crate::sys::thread::random(),
         })
@@ -133,21 +139,32 @@ impl SwapCache {
         }
     }
 
-    /// The pages' slots are not needed any more; the last one frees the cluster.
+    /// The pages' slots are not needed any more; the last one frees the cluster, unless something
+    /// there could not be read.
     fn forget_slots(&self, g: &mut RangeGuard<'_>, pages: PageMask) {
         g.swapped = g.swapped.minus(pages);
         if g.swapped.is_empty() {
-            if let Some(e) = g.entry.take() {
-                self.clusters.free(e);
+            let bad = core::mem::take(&mut g.salvage);
+            match g.entry.take() {
+                Some(e) if bad => self.clusters.mark_bad(e),
+                Some(e) => {
+                    self.clusters.free(e);
+                    // Where swap was full there is room again.
+                    self.full.store(false, Relaxed);
+                    self.stuck.store(false, Relaxed);
+                }
+                None => {}
             }
         }
     }
 
     /// Frees the page table that a fault left behind, so that a huge page can be moved in whole.
     /// Only where nothing is present and all 2 MiB are the program's managed memory: other
-    /// mappings may have pages in the rest of a range that is managed in part.
+    /// mappings may have pages in the rest of a range that is managed in part. Poison markers of
+    /// lost pages would go with it.
     fn drop_page_table(&self, pmd: Pmd, g: &RangeGuard<'_>) {
-        if !self.abilities.pt_reclaim || !g.present.is_empty() || !g.writable.is_full() {
+        let vacant = g.present.is_empty() && g.lost.is_empty();
+        if !self.abilities.pt_reclaim || !vacant || !g.writable.is_full() {
             return;
         }
         // SAFETY: the lock is held, so the tables are true: there is nothing to lose.
@@ -272,6 +289,9 @@ impl SwapCache {
         }
     }
 }
+
+/// Exit status of a program that had to be ended because its bytes were lost: EX_IOERR.
+const EXIT_LOST: i32 = 74;
 
 /// What became of a move.
 #[derive(Default)]

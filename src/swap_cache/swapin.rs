@@ -6,9 +6,8 @@ use crate::sys::uffd::{PageFault, Refused};
 use crate::sys::{mem, Errno};
 use crate::vma::{IoState, RangeGuard};
 use core::ops::Range;
+use core::sync::atomic::Ordering::Relaxed;
 
-/// Exit status of a program that had to be ended: EX_IOERR.
-const EXIT_LOST: i32 = 74;
 /// Pages of a small fill with zeros.
 const ZERO_FILL: usize = 16;
 /// The largest small fill, and so the size of a fill buffer.
@@ -96,6 +95,14 @@ pub enum Unit {
     Pages(usize),
 }
 
+/// What became of moving a frame in as a whole.
+enum Whole {
+    Moved,
+    /// The first pages are in the program, present and charged; the frame still has its charge.
+    Part,
+    Nothing,
+}
+
 impl SwapCache {
     /// Serves the fault, or says what is needed to do so. `unit` chooses how much of a swapped
     /// range to bring in, given what is resident of it. A frame
@@ -108,7 +115,7 @@ impl SwapCache {
         buffers: &mut FillBuffers,
     ) -> Plan {
         let (pmd, page) = (Pmd::of(f.addr), crate::mm::page_in_pmd(f.addr));
-        let Some(r) = self.ranges.get(pmd) else {
+        let Ok(r) = self.ranges.get_or_map(pmd) else {
             self.program().wake(pmd.page_addr(page), PAGE_SIZE);
             return Plan::Unknown;
         };
@@ -146,7 +153,15 @@ impl SwapCache {
                 Unit::Pages(n) => self.begin_fill(&mut g, page, n, buffers),
             };
         }
-        if g.present.is_empty() && g.swapped.is_empty() && g.writable.is_full() {
+        if g.lost.has(page) {
+            // A message from before the page was poisoned, or the program dropped the marker by a
+            // call that we do not see: either way it finds the poison when it looks again.
+            let _ = self.poison(pmd, PageMask::of(page..page + 1));
+            self.program().wake(pmd.page_addr(page), PAGE_SIZE);
+            return Plan::Served;
+        }
+        let untouched = g.present.is_empty() && g.swapped.is_empty() && g.lost.is_empty();
+        if untouched && g.writable.is_full() {
             return self.first_touch(pmd, &mut g, page, frame);
         }
         self.zero_fill(pmd, &mut g, page)
@@ -224,40 +239,62 @@ impl SwapCache {
         if !zeroed {
             self.clear_pages(fr, PageMask::FULL, page);
         }
-        if self.move_whole_in(pmd, g, fr) {
-            self.stats().thp_fault_alloc.inc();
-            return Plan::Served;
+        match self.move_whole_in(pmd, g, fr) {
+            Whole::Moved => {
+                self.stats().thp_fault_alloc.inc();
+                return Plan::Served;
+            }
+            Whole::Part => {
+                self.copy_rest(pmd, g, fr, PageMask::FULL);
+                self.stats().thp_fault_fallback.inc();
+                return Plan::Served;
+            }
+            Whole::Nothing => *frame = Some((fr, true)),
         }
-        *frame = Some((fr, true));
         self.stats().thp_fault_fallback.inc();
         self.zero_fill(pmd, g, page)
     }
 
     /// Moves a complete frame into a range of which nothing is present. On success the frame is
     /// empty, the program has the pages, and the charge went with them.
-    fn move_whole_in(&self, pmd: Pmd, g: &mut RangeGuard<'_>, frame: Frame) -> bool {
+    fn move_whole_in(&self, pmd: Pmd, g: &mut RangeGuard<'_>, frame: Frame) -> Whole {
         self.drop_page_table(pmd, g);
         match self.move_run(Dir::In, pmd, frame, 0, PMD_NR) {
             Ok(()) => {
                 self.became_present(pmd, g, PageMask::FULL);
                 g.huge = true;
                 self.frames.put_empty(frame);
-                true
+                Whole::Moved
             }
             Err(e) => {
                 let done = self.note_refusal(e);
-                if done > 0 {
-                    // Part of it went: take it back, so that the caller finds the frame complete.
-                    self.move_pages(Dir::Out, pmd, frame, PageMask::of(0..done));
+                if done == 0 {
+                    return Whole::Nothing;
                 }
-                false
+                // The program may have written to these already: they stay.
+                self.charge.charge(done);
+                self.became_present(pmd, g, PageMask::of(0..done));
+                Whole::Part
             }
         }
     }
 
+    /// Copies what a partial move left of `pages` in the frame, and gives the frame back.
+    fn copy_rest(&self, pmd: Pmd, g: &mut RangeGuard<'_>, frame: Frame, pages: PageMask) {
+        let rest = pages.minus(g.present).minus(g.lost);
+        self.charge.charge(rest.count());
+        let got = self.copy_in(pmd, rest, self.frames.addr(frame) as *const u8);
+        self.charge.uncharge(rest.minus(got).count());
+        self.became_present(pmd, g, got);
+        self.frames.clear(frame, true, self.staging());
+        self.frames.put_empty(frame);
+        self.charge.uncharge(PMD_NR);
+    }
+
     /// Zeros for the page and its neighbours that were never touched either.
     fn zero_fill(&self, pmd: Pmd, g: &mut RangeGuard<'_>, page: usize) -> Plan {
-        let untouched = PageMask::FULL.minus(g.present).minus(g.swapped);
+        let used = g.present.or(g.swapped).or(g.lost);
+        let untouched = PageMask::FULL.minus(used);
         let run = if g.writable.has(page) {
             untouched.and(g.writable).run_around(page, ZERO_FILL)
         } else {
@@ -307,6 +344,7 @@ impl SwapCache {
             && g.present.is_empty()
             && !g.swapped.is_empty()
             && g.writable.is_full()
+            && g.lost.is_empty()
             && !g.salvage
     }
 
@@ -331,17 +369,17 @@ impl SwapCache {
     }
 
     /// The read of a whole range ended. A folio that was read ahead and that nobody waits for
-    /// stays in its frame.
-    pub fn swapin_done(&self, pmd: Pmd, ok: bool) {
+    /// stays in its frame; true if so.
+    pub fn swapin_done(&self, pmd: Pmd, ok: bool) -> bool {
         let Some(r) = self.ranges.get(pmd) else {
-            return;
+            return false;
         };
         let mut g = r.lock();
         if ok {
             self.stats().pswpin.add(g.moving.count() as u64);
             if g.ahead && !g.wanted {
                 g.set_io(IoState::Ahead);
-                return;
+                return true;
             }
             if g.ahead {
                 self.stats().swap_ra_hit.inc();
@@ -359,17 +397,29 @@ impl SwapCache {
         g.set_io(IoState::Idle);
         drop(g);
         self.program().wake(pmd.addr(), PMD_SIZE);
+        false
     }
 
     /// Gives the program the pages of a frame that was read completely.
     fn map_frame(&self, pmd: Pmd, g: &mut RangeGuard<'_>) {
         let (frame, pages) = (Frame(g.buffer), g.moving);
-        if g.present.is_empty() && g.writable.is_full() && self.abilities.mv {
+        let vacant = g.present.is_empty() && g.lost.is_empty();
+        if vacant && g.writable.is_full() && self.abilities.mv {
             self.clear_pages(frame, PageMask::FULL.minus(pages), 0);
-            if self.move_whole_in(pmd, g, frame) {
-                self.stats().thp_swpin.inc();
-                self.forget_slots(g, pages);
-                return;
+            match self.move_whole_in(pmd, g, frame) {
+                Whole::Moved => {
+                    self.stats().thp_swpin.inc();
+                    self.forget_slots(g, pages);
+                    return;
+                }
+                Whole::Part => {
+                    self.stats().thp_swpin_fallback.inc();
+                    self.copy_rest(pmd, g, frame, PageMask::FULL);
+                    let here = g.present;
+                    self.forget_slots(g, here);
+                    return;
+                }
+                Whole::Nothing => {}
             }
         }
         self.stats().thp_swpin_fallback.inc();
@@ -466,7 +516,8 @@ impl SwapCache {
         if ok {
             // The buffer holds the run only; `copy_in` counts from the start of a range.
             let src = buffers.addr(buffer).wrapping_sub(first * PAGE_SIZE);
-            let keep = self.remember(pmd, &mut g, pages, src);
+            // A cluster that could not be read as a whole is given up as its pages come in.
+            let keep = !g.salvage && self.remember(pmd, &mut g, pages, src);
             let got = self.copy_in(pmd, pages, src);
             self.charge.uncharge(pages.minus(got).count());
             self.became_present(pmd, &mut g, got);
@@ -493,21 +544,31 @@ impl SwapCache {
 
     /// A page cannot be read from the device: whoever touches it gets SIGBUS.
     fn lose(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) {
-        for run in pages.runs() {
-            let addr = pmd.page_addr(run.start);
-            let len = run.len() * PAGE_SIZE;
-            if !self.abilities.poison || self.program().poison(addr, len).is_err() {
-                self.charge.control.log("a page could not be read back from swap, and this kernel cannot poison it: ending the program");
-                crate::sys::thread::exit_group(EXIT_LOST);
-            }
-            self.stats().pages_poisoned.add(run.len() as u64);
+        // Counted and told first: poisoning wakes the program, and it may die of it.
+        self.stats().pages_poisoned.add(pages.count() as u64);
+        if !self.warned_lost.swap(true, Relaxed) {
+            self.charge.control.log(
+                "warning: a page could not be read back from swap; whoever touches it gets SIGBUS. \
+                 See pages_poisoned in the statistics",
+            );
         }
-        g.swapped = g.swapped.minus(pages);
-        if g.swapped.is_empty() {
-            if let Some(e) = g.entry.take() {
-                self.clusters.mark_bad(e);
+        if !self.abilities.poison || self.poison(pmd, pages).is_err() {
+            self.charge.control.log("a page could not be read back from swap, and this kernel cannot poison it: ending the program");
+            crate::sys::thread::exit_group(super::EXIT_LOST);
+        }
+        g.lost = g.lost.or(pages);
+        self.forget_slots(g, pages);
+    }
+
+    /// Poisons missing pages of the program; ones that are poisoned already stay so.
+    pub(super) fn poison(&self, pmd: Pmd, pages: PageMask) -> Result<(), Errno> {
+        for page in pages.runs().flatten() {
+            match self.program().poison(pmd.page_addr(page), PAGE_SIZE) {
+                Ok(()) | Err(Refused::Exists { .. }) => {}
+                Err(_) => return Err(Errno::EBUSY),
             }
         }
+        Ok(())
     }
 
     /// Fills missing pages of the range from `src`, which holds the whole range's bytes as far as

@@ -17,6 +17,18 @@ pub struct Writeback {
 }
 
 /// What came of trying to evict a range.
+///
+/// Pages leave by UFFDIO_MOVE only, which refuses pages that something holds for I/O. Without it
+/// (before Linux 6.8) one could protect a page against writing, copy it, and drop it with
+/// MADV_DONTNEED; but protection stops only who comes through the page table. Whoever pinned the
+/// page before (a direct read in flight, libaio whose file is closed already, buffers registered
+/// with io_uring or RDMA, process_vm_writev from outside) goes on writing into the page that was
+/// dropped, and the program never sees the data. User space cannot see a pin: /proc shows mapping
+/// counts only. What looks at reference counts in the kernel is page migration, which needs a
+/// second node; KSM, which works when it likes; and collapse, which refuses protected pages and so
+/// leaves the time until the protection open. Descriptors can be closed, and O_DIRECT switched
+/// off, while a transfer is in flight, so looking for them proves nothing either. So there nothing
+/// is evicted, and `run` and `doctor` say so.
 pub enum Victim {
     /// Its pages are in a frame, out of the program's reach; see `start_write`.
     Inactive,
@@ -67,6 +79,9 @@ impl SwapCache {
     ) -> (Victim, RangeGuard<'r>) {
         let mut pages = g.present.and(g.writable);
         if g.io() != IoState::Idle || pages.is_empty() || !self.abilities.mv {
+            return (Victim::Skip, g);
+        }
+        if g.entry.is_none() && self.full.load(Relaxed) {
             return (Victim::Skip, g);
         }
         if g.entry.is_some_and(|e| !self.clusters.is_writable(e)) {
@@ -166,7 +181,7 @@ impl SwapCache {
         self.stats().swap_clean.add(clean.count() as u64);
         if dirty.is_empty() {
             self.count_swapout(pages);
-            self.end_writeback(pmd, g, true);
+            self.end_writeback(pmd, g, PageMask::EMPTY);
             return Start::Clean;
         }
         let entry = match g.entry {
@@ -240,27 +255,30 @@ impl SwapCache {
         }
     }
 
-    /// The write ended; `ok` only if every byte of every page is known to be on the device.
-    pub fn writeback_done(&self, pmd: Pmd, written: PageMask, ok: bool) {
+    /// The write of `pages` ended; of all but the `failed` ones every byte is known to be on the
+    /// device.
+    pub fn writeback_done(&self, pmd: Pmd, pages: PageMask, failed: PageMask) {
         let Some(r) = self.ranges.get(pmd) else {
             return;
         };
         let mut g = r.lock();
-        if ok {
-            self.stats().pswpout.add(written.count() as u64);
-            g.swapped = g.swapped.or(written);
-        } else {
-            self.stats().swap_write_errors.inc();
-        }
-        self.end_writeback(pmd, g, ok);
+        let written = pages.minus(failed);
+        self.stats().pswpout.add(written.count() as u64);
+        g.swapped = g.swapped.or(written);
+        self.end_writeback(pmd, g, failed);
     }
 
-    /// `ok`: the frame's pages are all in their slots.
-    fn end_writeback(&self, pmd: Pmd, mut g: RangeGuard<'_>, ok: bool) {
+    /// The frame's pages are in their slots, but for the `failed` ones.
+    fn end_writeback(&self, pmd: Pmd, mut g: RangeGuard<'_>, failed: PageMask) {
         let (frame, pages) = (Frame(g.buffer), g.moving);
         g.moving = PageMask::EMPTY;
-        if !ok {
-            self.bring_back(pmd, &mut g, frame, pages);
+        if !failed.is_empty() {
+            let kept = pages.minus(failed);
+            if !kept.is_empty() {
+                g.huge = false;
+            }
+            self.bring_back_part(pmd, &mut g, frame, failed, kept);
+            self.stats().pgsteal.add(kept.count() as u64);
             if g.swapped.is_empty() {
                 // Not to be tried again.
                 if let Some(e) = g.entry.take() {
@@ -295,18 +313,40 @@ impl SwapCache {
         frame: Frame,
         pages: PageMask,
     ) {
+        self.bring_back_part(pmd, g, frame, pages, PageMask::EMPTY);
+    }
+
+    /// As `bring_back`; the frame's other pages, `rest`, are not needed any more.
+    fn bring_back_part(
+        &self,
+        pmd: Pmd,
+        g: &mut RangeGuard<'_>,
+        frame: Frame,
+        pages: PageMask,
+        rest: PageMask,
+    ) {
         self.drop_page_table(pmd, g);
         let mut back = self.move_pages(Dir::In, pmd, frame, pages).moved;
         let left = pages.minus(back);
         if !left.is_empty() {
             // The program's mapping changed: copy what cannot be moved.
             back = back.or(self.copy_in(pmd, left, self.frames.addr(frame) as *const u8));
+            let lost = left.minus(back).minus(g.swapped);
+            if !lost.is_empty() && mem::resident(pmd.addr(), PMD_NR).is_ok() {
+                // The range is mapped, and the kernel took the pages back in no way.
+                self.charge.control.log(
+                    "pages could not be given back to the program, which has no memory left: ending it",
+                );
+                crate::sys::thread::exit_group(super::EXIT_LOST);
+            }
+        }
+        if !left.is_empty() || !rest.is_empty() {
             self.frames.clear(frame, true, self.staging());
         }
         self.frames.put_empty(frame);
         self.became_present(pmd, g, back);
         // What has no mapping any more to go back to is still in its slot, or nobody's.
-        self.charge.uncharge(pages.minus(back).count());
+        self.charge.uncharge(pages.or(rest).minus(back).count());
     }
 
     /// The frame's pages are on the device: use the frame again, or give its memory back.

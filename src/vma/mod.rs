@@ -9,6 +9,9 @@
 //! | 0 | 1 | swapped out | in its slot |
 //! | 1 | 1 | resident, and its slot still has what was read from it | in the program's page table; equal to the slot's if the checksum of the page is what it was |
 //!
+//! A page in `lost` could not be read back. The program's page table has a poison marker in its
+//! place, which MADV_DONTNEED and UFFDIO_COPY would both wipe out: nothing of ours may touch it.
+//!
 //! `writable` says of each page whether the program's mapping allows reading and writing: only
 //! such pages are moved out, because UFFDIO_MOVE needs equal protections on both sides.
 //!

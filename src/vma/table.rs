@@ -21,10 +21,8 @@ pub enum IoState {
 
 impl IoState {
     /// No transfer is in flight.
-    fn is_settled(word: u32) -> bool {
-        word == IoState::Idle as u32
-            || word == IoState::Ahead as u32
-            || word == IoState::Inactive as u32
+    pub fn is_settled(self) -> bool {
+        matches!(self, IoState::Idle | IoState::Ahead | IoState::Inactive)
     }
 }
 
@@ -46,6 +44,9 @@ pub struct State {
     pub present: PageMask,
     pub swapped: PageMask,
     pub writable: PageMask,
+    /// Pages that could not be read back: neither present nor swapped, and poisoned until the
+    /// program drops them.
+    pub lost: PageMask,
     /// Pages of the transfer in flight.
     pub moving: PageMask,
     /// The place in swap, where the range has one.
@@ -94,7 +95,7 @@ impl Range {
         loop {
             let g = self.lock();
             let io = self.io.load(Relaxed);
-            if IoState::is_settled(io) {
+            if IoState::from_word(io).is_settled() {
                 return g;
             }
             drop(g);
@@ -114,7 +115,7 @@ impl RangeGuard<'_> {
 
     pub fn set_io(&mut self, io: IoState) {
         self.range.io.store(io as u32, Relaxed);
-        if IoState::is_settled(io as u32) {
+        if io.is_settled() {
             futex::wake(&self.range.io, u32::MAX, Scope::Process);
         }
     }
@@ -252,4 +253,4 @@ impl Ranges {
 }
 
 const _: () = assert!(PMD_NR == 512);
-const _: () = assert!(size_of::<Range>() <= 320);
+const _: () = assert!(size_of::<Range>() <= 384);

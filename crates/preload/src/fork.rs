@@ -54,7 +54,7 @@ pub fn fork(e: &'static Engine, f: &mut Frame) -> Result<usize, Errno> {
     let pid = check(unsafe { raw(libc::SYS_clone, [flags as usize, 0, 0, tid, 0, 0]) });
     if pid == Ok(0) {
         entry::only_me(f);
-        e.fork_child(token);
+        e.fork_child(token, &registered(), &wiped());
         if let Some((head, len)) = robust_head_in_child() {
             // The child holds none of the parent's robust mutexes.
             // SAFETY: the thread's own list head, and the word before it, as glibc sets them.
@@ -70,6 +70,29 @@ pub fn fork(e: &'static Engine, f: &mut Frame) -> Result<usize, Errno> {
     e.fork_parent(token, pid.ok().map(|p| p as u32));
     entry::let_others_in();
     pid
+}
+
+/// What of the managed regions the child has: all of it but what was MADV_DONTFORK, and what the
+/// program put other mappings over.
+fn registered() -> Vec<(usize, usize)> {
+    let s = crate::state::state().lock();
+    let mut out = crate::window::Extents::new();
+    for m in crate::maps::all() {
+        if m.private && m.anonymous {
+            for (from, to) in s.regions.overlaps(m.start, m.end) {
+                out.insert(from, to);
+            }
+        }
+    }
+    for (from, to) in s.foreign.iter() {
+        out.remove(from, to);
+    }
+    out.iter().collect()
+}
+
+/// What the child must find empty; the kernel wipes what is resident, and not what is in swap.
+fn wiped() -> Vec<(usize, usize)> {
+    crate::state::state().lock().wiped.iter().collect()
 }
 
 /// The kernel forgets the list at fork; it lies where it lay.

@@ -141,6 +141,8 @@ fn adopt(e: &Engine, bell: usize, at: usize, len: usize, prot: i32) {
         return;
     }
     state().lock().regions.insert(at, at + len);
+    // The kernel may have populated it: MAP_POPULATE, mlockall.
+    let _ = e.adopt_resident(at, len);
     if is_writable(prot) {
         let _ = e.set_writable(at, len, true);
     }
@@ -202,6 +204,20 @@ fn mmap_fixed(
 fn clear(e: &Engine, addr: usize, len: usize) -> Result<()> {
     e.set_writable(addr, len, false)?;
     e.discard(addr, len);
+    let flagged = {
+        let mut s = state().lock();
+        s.wiped.remove(addr, addr + len);
+        let f = s.flagged.overlaps(addr, addr + len);
+        s.flagged.remove(addr, addr + len);
+        f
+    };
+    for (from, to) in flagged {
+        // The next mapping at this place must not inherit what was said of this one.
+        for advice in [libc::MADV_DOFORK, libc::MADV_KEEPONFORK, libc::MADV_DODUMP] {
+            // SAFETY: contents do not change.
+            let _ = unsafe { mem::madvise(from, to - from, advice) };
+        }
+    }
     Ok(())
 }
 
@@ -322,7 +338,13 @@ fn madvise(e: &Engine, addr: usize, len: usize, advice: i32) -> Result<usize> {
             for &(s, t) in &ours {
                 e.discard(s, t - s);
             }
-            plain()?;
+            if let Err(err) = plain() {
+                // Locked memory: it is resident, and stays so.
+                for &(s, t) in &ours {
+                    let _ = e.adopt_resident(s, t - s);
+                }
+                return Err(err);
+            }
         }
         // Free to be dropped at any time: what is in swap is dropped now, what is resident stays
         // until it is evicted.
@@ -334,6 +356,18 @@ fn madvise(e: &Engine, addr: usize, len: usize, advice: i32) -> Result<usize> {
         // Huge pages are the engine's business, and how faults are served depends on this flag.
         libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | MADV_COLLAPSE => {}
         MADV_COLD | MADV_PAGEOUT => e.kick_reclaim(),
+        libc::MADV_WIPEONFORK => {
+            plain()?;
+            let mut s = state().lock();
+            for (from, to) in ours {
+                s.wiped.insert(from, to);
+                s.flagged.insert(from, to);
+            }
+        }
+        libc::MADV_KEEPONFORK => {
+            plain()?;
+            state().lock().wiped.remove(addr, end);
+        }
         // The kernel's readahead and merging have nothing to do here.
         libc::MADV_WILLNEED
         | libc::MADV_NORMAL
@@ -341,6 +375,13 @@ fn madvise(e: &Engine, addr: usize, len: usize, advice: i32) -> Result<usize> {
         | libc::MADV_RANDOM
         | libc::MADV_MERGEABLE
         | libc::MADV_UNMERGEABLE => {}
+        libc::MADV_DONTFORK | libc::MADV_DONTDUMP => {
+            plain()?;
+            let mut s = state().lock();
+            for (from, to) in ours {
+                s.flagged.insert(from, to);
+            }
+        }
         _ => plain()?,
     }
     Ok(0)

@@ -9,6 +9,10 @@ pub struct State {
     pub regions: Extents,
     /// Mappings of other kinds that the program put over parts of the window.
     pub foreign: Extents,
+    /// A forked child finds zeros here: MADV_WIPEONFORK.
+    pub wiped: Extents,
+    /// The kernel's mapping carries flags that a later mapping at its place must not inherit.
+    pub flagged: Extents,
 }
 
 /// What lies at an address.
@@ -37,6 +41,8 @@ impl State {
             window: Window::empty(),
             regions: Extents::new(),
             foreign: Extents::new(),
+            wiped: Extents::new(),
+            flagged: Extents::new(),
         }
     }
 

@@ -9,6 +9,7 @@
 mod arbiter;
 mod devices;
 mod front;
+mod inject;
 mod program;
 mod report;
 mod supervisor;

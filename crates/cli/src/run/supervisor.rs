@@ -13,7 +13,7 @@ use hugeswap::control::{Control, Settings, ENV, LIVE};
 use hugeswap::sys::futex::{self, Scope};
 
 use super::sys::{self, Status};
-use super::{arbiter, devices, report, Failure, EXIT_OURS};
+use super::{arbiter, devices, inject, report, Failure, EXIT_OURS};
 use crate::os;
 use crate::run_args::RunArgs;
 use crate::size::Size;
@@ -58,6 +58,11 @@ struct Run {
 fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     let ours = |what: &str, e: std::io::Error| Failure::ours(format!("{what}: {e}"));
     let args = plan.args;
+    let faults = inject::from_environment()?;
+    let no_move = env_flag("HUGESWAP_NO_MOVE") != 0 || !kernel_moves_pages();
+    if no_move {
+        cannot_evict(args.strict)?;
+    }
     let devices = devices::open_all(args)?;
     let file = os::memory_file("hugeswap-control").map_err(|e| ours("no control page", e))?;
     file.set_len(Control::BYTES as u64)
@@ -74,7 +79,8 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
             recycle: 0,
             devices: devices.len() as u32,
             no_io_uring: env_flag("HUGESWAP_NO_IO_URING"),
-            no_move: env_flag("HUGESWAP_NO_MOVE"),
+            no_move: no_move.into(),
+            faults,
         },
         &devices,
     );
@@ -98,6 +104,30 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
         _control_file: file,
         limit,
     })
+}
+
+/// UFFDIO_MOVE, since Linux 6.8.
+fn kernel_moves_pages() -> bool {
+    use hugeswap::sys::uffd::{Uffd, FEATURE_MOVE};
+    Uffd::open(FEATURE_MOVE, true)
+        .map(|(u, _)| u.close())
+        .is_ok()
+}
+
+/// Without moves nothing can be evicted safely; `swap_cache::swapout` says why.
+fn cannot_evict(strict: bool) -> Result<(), Failure> {
+    const WHY: &str = "this kernel can't move pages (UFFDIO_MOVE came with Linux 6.8), so nothing \
+                       can be swapped out";
+    if strict {
+        return Err(Failure::ours(format!(
+            "{WHY} and the memory limit can't be kept, as --strict wants; use Linux 6.8 or later"
+        )));
+    }
+    eprintln!(
+        "hugeswap: warning: {WHY}; the program may go above its memory limit. \
+         Use Linux 6.8 or later"
+    );
+    Ok(())
 }
 
 fn env_flag(name: &str) -> u32 {

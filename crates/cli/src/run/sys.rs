@@ -68,14 +68,18 @@ pub fn kill(pid: i32, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
-/// Whether the process exists (a zombie counts as gone).
+/// When the process started, in clock ticks; none if it is gone. A zombie is gone, unless only its
+/// first thread has ended.
 pub fn start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let mut words = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    if matches!(words.next()?, "Z" | "X") {
-        return None;
+    // Field 3, the state, and on: the name before it may hold anything.
+    let words: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+    let threads: u32 = words.get(17)?.parse().ok()?;
+    match *words.first()? {
+        "X" => None,
+        "Z" if threads <= 1 => None,
+        _ => words.get(19)?.parse().ok(),
     }
-    words.nth(18)?.parse().ok()
 }
 
 /// How a child ended.
