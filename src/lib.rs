@@ -15,6 +15,7 @@ pub mod control;
 pub mod charge;
 
 pub mod device;
+pub mod swapfile;
 
 pub mod vma;
 

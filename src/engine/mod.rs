@@ -65,8 +65,8 @@ impl Engine {
                     None => continue,
                 }
             };
+            // Pages that are in a frame now come back by copy if they cannot be moved any more.
             let mut g = r.lock_settled();
-            self.cache.settle(pmd, &mut g);
             let before = g.writable.count();
             g.writable = if on {
                 g.writable.or(pages)
@@ -94,7 +94,7 @@ impl Engine {
                 continue;
             };
             let mut g = r.lock_settled();
-            self.cache.discard(pmd, &mut g, PageMask::of(part));
+            self.cache.discard(&mut g, PageMask::of(part));
         }
     }
 
@@ -103,9 +103,8 @@ impl Engine {
         for (pmd, part) in split_by_pmd(addr, len) {
             if let Some(r) = self.cache.ranges.get(pmd) {
                 let mut g = r.lock_settled();
-                self.cache.settle(pmd, &mut g);
-                let pages = PageMask::of(part).minus(g.present);
-                self.cache.discard(pmd, &mut g, pages);
+                let pages = PageMask::of(part).minus(g.present).minus(g.moving);
+                self.cache.discard(&mut g, pages);
             }
         }
     }

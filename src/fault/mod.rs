@@ -8,7 +8,7 @@
 mod stream;
 
 use crate::device::{Completion, Device, Op, Queue, Request};
-use crate::mm::{Pmd, SwapEntry, PAGE_SIZE};
+use crate::mm::{Pmd, SwapPlace, PAGE_SIZE};
 use crate::reclaim::Kick;
 use crate::swap_cache::{FillBuffers, Frame, Plan, SwapCache, Unit, MAX_FRAMES};
 use crate::sys::thread::now_ns;
@@ -416,7 +416,7 @@ impl<'e> Handler<'e> {
         frame: Frame,
         first: usize,
         end: usize,
-        entry: SwapEntry,
+        entry: SwapPlace,
         page: usize,
         start_ns: u64,
     ) {
@@ -439,7 +439,7 @@ impl<'e> Handler<'e> {
     fn submit(
         &mut self,
         t: Transfer,
-        entry: SwapEntry,
+        entry: SwapPlace,
         first: usize,
         n: usize,
         addr: *mut u8,

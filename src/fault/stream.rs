@@ -46,10 +46,7 @@ impl Streams {
             };
             self.heads[i] = h;
             self.last = i;
-            return (
-                (h.ranges > 0).then_some(h.step),
-                (1 << (2 * h.length.min(3) - 2)).min(PAGES_MAX) as usize,
-            );
+            return ((h.ranges > 0).then_some(h.step), h.pages as usize);
         }
         self.last = self.next;
         self.heads[self.next] = Head {
@@ -67,6 +64,11 @@ impl Streams {
     pub fn window(&self) -> usize {
         (self.heads[self.last].ranges as usize).min(WINDOW_MAX)
     }
+}
+
+/// Pages to bring in for a walk that went on so many times.
+fn window(length: u32) -> usize {
+    (1 << (2 * (length.clamp(1, 4) - 1))).min(PAGES_MAX)
 }
 
 impl Head {
@@ -97,7 +99,7 @@ impl Head {
         let length = self.length + 1;
         Some(Head {
             at,
-            pages: (1 << (2 * length.min(4) - 2)).min(PAGES_MAX as u64),
+            pages: window(length) as u64,
             step,
             length,
             ranges: self.ranges + u32::from(crossed),
@@ -141,12 +143,13 @@ mod tests {
             let (walk, n) = s.classify(Pmd(5), page);
             assert_eq!(walk, None);
             pages.push(n);
-            page += n;
+            // Fills are aligned to their size, so that they end at the range's edge.
+            page = (page / n + 1) * n;
             if page >= PMD_NR {
                 break;
             }
         }
-        assert_eq!(&pages[..4], [1, 4, 16, 16]);
+        assert_eq!(&pages[..5], [1, 4, 16, 64, 64]);
         assert_eq!(s.classify(Pmd(6), page - PMD_NR).0, Some(1));
     }
 

@@ -1,27 +1,273 @@
-//! Names of places in swap.
+//! Orders, swap entries and extents: the words in which folios and the places
+//! they were swapped out to are talked about.
 
-use super::PMD_SIZE;
+use super::{PAGE_SIZE, PMD_NR, PMD_ORDER};
 use core::num::NonZeroU64;
 
-/// The place of one 2 MiB range in swap: a device and a cluster of 512 slots on it. The page `i`
-/// of the range has the cluster's slot `i`. All-zero bytes are the `None` of `Option<SwapEntry>`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Slots of a cluster: as many as a PMD-sized folio has pages.
+pub const SWAPFILE_CLUSTER: usize = PMD_NR;
+/// Orders that can be swapped as a unit: 4 KiB to 2 MiB.
+pub const SWAP_NR_ORDERS: usize = PMD_ORDER as usize + 1;
+/// Swap devices that can be in use at a time.
+pub const MAX_SWAPFILES: usize = if cfg!(loom) { 2 } else { 32 };
+/// Extents a folio can have: each of its pages may be on its own. (Loom's
+/// threads have stacks of a few pages.)
+const MAX_EXTENTS: usize = if cfg!(loom) { 4 } else { SWAPFILE_CLUSTER };
+/// Bits of a slot number: 2^36 slots of 4 KiB are 256 TiB.
+const SLOT_BITS: u32 = 36;
+/// Slots a device can have.
+pub const MAX_SLOTS: u64 = 1 << SLOT_BITS;
+
+/// Size of a folio: `1 << order` base pages, 0 to [`PMD_ORDER`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Order(u8);
+
+impl Order {
+    /// A base page.
+    pub const ZERO: Order = Order(0);
+    /// A PMD-sized folio.
+    pub const PMD: Order = Order(PMD_ORDER);
+
+    /// `None` above [`PMD_ORDER`].
+    pub const fn new(order: u8) -> Option<Order> {
+        if order <= PMD_ORDER {
+            Some(Order(order))
+        } else {
+            None
+        }
+    }
+
+    /// The order of a folio of `bytes`, if it is a power of two of pages.
+    pub const fn from_bytes(bytes: usize) -> Option<Order> {
+        if bytes < PAGE_SIZE || !bytes.is_power_of_two() {
+            return None;
+        }
+        Order::new((bytes / PAGE_SIZE).trailing_zeros() as u8)
+    }
+
+    /// Every order, smallest first.
+    pub fn all() -> impl DoubleEndedIterator<Item = Order> {
+        (0..=PMD_ORDER).map(Order)
+    }
+
+    /// The bare number.
+    #[inline]
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+
+    /// For indexing arrays of [`SWAP_NR_ORDERS`].
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Base pages (slots) of a folio of this order.
+    #[inline]
+    pub const fn nr_pages(self) -> usize {
+        1 << self.0
+    }
+
+    /// Bytes of a folio of this order.
+    pub const fn bytes(self) -> usize {
+        PAGE_SIZE << self.0
+    }
+}
+
+/// A swap device, numbered in the order of its adding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceId(u8);
+
+impl DeviceId {
+    /// `None` at [`MAX_SWAPFILES`] and above.
+    pub const fn new(id: u8) -> Option<DeviceId> {
+        if (id as usize) < MAX_SWAPFILES {
+            Some(DeviceId(id))
+        } else {
+            None
+        }
+    }
+
+    /// For indexing arrays of [`MAX_SWAPFILES`].
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// One slot of one device: where a base page is swapped out to.
+///
+/// ```text
+///  63      42 41   36 35                                   0
+/// +----------+-------+--------------------------------------+
+/// |    0     | dev+1 |                 slot                 |
+/// +----------+-------+--------------------------------------+
+/// ```
+/// The device is stored plus one, so that no entry is zero and
+/// `Option<SwapEntry>` is one word.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SwapEntry(NonZeroU64);
 
 impl SwapEntry {
-    pub fn new(device: usize, cluster: usize) -> SwapEntry {
-        // The low half is never zero, so neither is the whole.
-        SwapEntry(NonZeroU64::MIN.saturating_add((device as u64) << 32 | cluster as u64))
+    /// `None` if `slot` does not fit.
+    #[inline]
+    pub const fn new(device: DeviceId, slot: u64) -> Option<SwapEntry> {
+        if slot >= MAX_SLOTS {
+            return None;
+        }
+        match NonZeroU64::new(((device.0 as u64 + 1) << SLOT_BITS) | slot) {
+            Some(word) => Some(SwapEntry(word)),
+            None => None,
+        }
     }
-    pub fn device(self) -> usize {
-        ((self.0.get() - 1) >> 32) as usize
+
+    /// The word, for a table of the caller's.
+    #[inline]
+    pub const fn to_raw(self) -> u64 {
+        self.0.get()
     }
-    pub fn cluster(self) -> usize {
-        (self.0.get() - 1) as u32 as usize
+
+    /// Back from [`to_raw`](Self::to_raw); `None` for a word that is no entry.
+    pub const fn from_raw(raw: u64) -> Option<SwapEntry> {
+        let device = raw >> SLOT_BITS;
+        if device == 0 || device > MAX_SWAPFILES as u64 {
+            return None;
+        }
+        match NonZeroU64::new(raw) {
+            Some(word) => Some(SwapEntry(word)),
+            None => None,
+        }
     }
-    /// Byte offset of the cluster on its device.
-    pub fn offset(self) -> u64 {
-        self.cluster() as u64 * PMD_SIZE as u64
+
+    /// The device.
+    #[inline]
+    pub const fn device(self) -> DeviceId {
+        DeviceId(((self.0.get() >> SLOT_BITS) - 1) as u8)
+    }
+
+    /// The slot on that device.
+    #[inline]
+    pub const fn slot(self) -> u64 {
+        self.0.get() & (MAX_SLOTS - 1)
+    }
+
+    /// Byte offset on that device.
+    #[inline]
+    pub const fn byte_offset(self) -> u64 {
+        self.slot() * PAGE_SIZE as u64
+    }
+
+    /// The entry `nr` slots on; `None` past the end of the numbering.
+    #[inline]
+    pub const fn checked_add(self, nr: u64) -> Option<SwapEntry> {
+        match self.slot().checked_add(nr) {
+            Some(slot) => SwapEntry::new(self.device(), slot),
+            None => None,
+        }
+    }
+}
+
+impl core::fmt::Debug for SwapEntry {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}:{}", self.device().index(), self.slot())
+    }
+}
+
+/// A run of neighbouring slots of one device, within one cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The first slot.
+    pub entry: SwapEntry,
+    /// How many: 1 to [`SWAPFILE_CLUSTER`].
+    pub nr: u16,
+}
+
+impl Extent {
+    /// Bytes of the run.
+    pub const fn bytes(self) -> usize {
+        self.nr as usize * PAGE_SIZE
+    }
+}
+
+/// Where one folio went: its extents in the order of its pages.
+///
+/// Nearly always one. A buffer of fixed size (8 KiB) that the caller owns and
+/// uses again, so that finding room never allocates.
+#[derive(Clone)]
+pub struct Extents {
+    len: usize,
+    list: [Extent; MAX_EXTENTS],
+}
+
+impl Extents {
+    /// An empty buffer.
+    pub const fn new() -> Self {
+        // Never read: only `list[..len]` is shown.
+        const UNUSED: Extent = Extent {
+            entry: SwapEntry(NonZeroU64::MIN),
+            nr: 0,
+        };
+        Extents {
+            len: 0,
+            list: [UNUSED; MAX_EXTENTS],
+        }
+    }
+
+    /// Forgets the extents; gives no slot back.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Slots of all extents together.
+    pub fn nr_slots(&self) -> usize {
+        self.iter().map(|e| usize::from(e.nr)).sum()
+    }
+
+    /// The slot of the folio's page `index`.
+    pub fn entry_of(&self, index: usize) -> Option<SwapEntry> {
+        let mut before = 0;
+        for extent in self.iter() {
+            let nr = usize::from(extent.nr);
+            if index < before + nr {
+                return extent.entry.checked_add((index - before) as u64);
+            }
+            before += nr;
+        }
+        None
+    }
+
+    /// Appends; `false` when the buffer is full.
+    #[inline]
+    pub fn push(&mut self, extent: Extent) -> bool {
+        match self.list.get_mut(self.len) {
+            Some(place) => {
+                *place = extent;
+                self.len += 1;
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+impl Default for Extents {
+    fn default() -> Self {
+        Extents::new()
+    }
+}
+
+impl core::ops::Deref for Extents {
+    type Target = [Extent];
+    #[inline]
+    fn deref(&self) -> &[Extent] {
+        &self.list[..self.len]
+    }
+}
+
+impl core::fmt::Debug for Extents {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
     }
 }
 
@@ -30,11 +276,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn round_trip() {
-        for (d, c) in [(0, 0), (0, u32::MAX as usize), (7, 5)] {
-            let e = SwapEntry::new(d, c);
-            assert_eq!((e.device(), e.cluster()), (d, c));
+    fn order_limits() {
+        assert_eq!(Order::new(9), Some(Order::PMD));
+        assert_eq!(Order::new(10), None);
+        assert_eq!(Order::from_bytes(64 << 10).map(Order::get), Some(4));
+        assert_eq!(Order::from_bytes(4096 * 3), None);
+        assert_eq!(Order::from_bytes(4 << 20), None);
+        assert_eq!(Order::PMD.bytes(), 2 << 20);
+    }
+
+    #[test]
+    fn entry_round_trip() {
+        for (device, slot) in [(0, 0), (31, MAX_SLOTS - 1), (3, 12345)] {
+            let device = DeviceId::new(device).unwrap();
+            let entry = SwapEntry::new(device, slot).unwrap();
+            assert_eq!((entry.device(), entry.slot()), (device, slot));
+            assert_eq!(SwapEntry::from_raw(entry.to_raw()), Some(entry));
         }
-        assert_eq!(size_of::<Option<SwapEntry>>(), 8);
+        assert_eq!(SwapEntry::from_raw(0), None);
+        assert_eq!(SwapEntry::from_raw(u64::MAX), None);
+        assert_eq!(DeviceId::new(32), None);
+        assert_eq!(SwapEntry::new(DeviceId(0), MAX_SLOTS), None);
+        assert_eq!(core::mem::size_of::<Option<SwapEntry>>(), 8);
+    }
+
+    #[test]
+    fn page_of_a_spread_folio() {
+        let device = DeviceId(0);
+        let at = |slot, nr| Extent {
+            entry: SwapEntry::new(device, slot).unwrap(),
+            nr,
+        };
+        let mut extents = Extents::new();
+        assert!(extents.push(at(100, 3)) && extents.push(at(7, 1)));
+        let slots: Vec<_> = (0..5)
+            .map(|i| extents.entry_of(i).map(SwapEntry::slot))
+            .collect();
+        assert_eq!(slots, [Some(100), Some(101), Some(102), Some(7), None]);
+        assert_eq!(extents.nr_slots(), 4);
     }
 }

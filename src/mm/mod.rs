@@ -2,8 +2,13 @@
 
 mod entry;
 mod mask;
-pub use entry::SwapEntry;
+mod place;
+pub use entry::{
+    DeviceId, Extent, Extents, Order, SwapEntry, MAX_SLOTS, MAX_SWAPFILES, SWAPFILE_CLUSTER,
+    SWAP_NR_ORDERS,
+};
 pub use mask::PageMask;
+pub use place::SwapPlace;
 
 pub mod copy;
 

@@ -10,7 +10,7 @@
 use crate::charge::Charge;
 use crate::control::{DeviceEntry, SEGMENT_BYTES};
 use crate::device::Device;
-use crate::mm::{SwapEntry, PMD_SIZE};
+use crate::mm::{SwapPlace, PMD_SIZE};
 use crate::sync::Mutex;
 use crate::sys::{mem, Errno};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -55,7 +55,7 @@ pub enum NoCluster {
 }
 
 /// The segment of a cluster, and its bit there.
-fn place(e: SwapEntry) -> (usize, u16) {
+fn place(e: SwapPlace) -> (usize, u16) {
     (e.cluster() / PER_SEGMENT, 1 << (e.cluster() % PER_SEGMENT))
 }
 
@@ -95,13 +95,13 @@ impl Clusters {
         &self,
         charge: &Charge,
         devices: &[Box<dyn Device>],
-    ) -> Result<SwapEntry, NoCluster> {
+    ) -> Result<SwapPlace, NoCluster> {
         (0..self.devices)
             .find_map(|d| self.alloc_on(d, charge, &*devices[d]))
             .ok_or(NoCluster::Full)
     }
 
-    fn alloc_on(&self, d: usize, charge: &Charge, device: &dyn Device) -> Option<SwapEntry> {
+    fn alloc_on(&self, d: usize, charge: &Charge, device: &dyn Device) -> Option<SwapPlace> {
         let mut t = self.tables[d].lock();
         if t.free == 0 {
             // Claimed under the lock: only the reclaim thread allocates, and what it waits for
@@ -135,14 +135,14 @@ impl Clusters {
                 t.next = seg;
                 t.free -= 1;
                 t.used += 1;
-                return Some(SwapEntry::new(d, seg * PER_SEGMENT + bit));
+                return Some(SwapPlace::new(d, seg * PER_SEGMENT + bit));
             }
         }
         None
     }
 
     /// The range no longer needs its cluster. Clusters of a lender are left to the lender.
-    pub fn free(&self, e: SwapEntry) {
+    pub fn free(&self, e: SwapPlace) {
         let (seg, bit) = place(e);
         let mut t = self.tables[e.device()].lock();
         let s = &mut t.segments[seg];
@@ -159,14 +159,14 @@ impl Clusters {
     }
 
     /// Whether the cluster is this process's and nobody else may read it.
-    pub fn is_writable(&self, e: SwapEntry) -> bool {
+    pub fn is_writable(&self, e: SwapPlace) -> bool {
         let (seg, bit) = place(e);
         let s = self.tables[e.device()].lock().segments[seg];
         s.owned && s.used & !s.borrowed & bit != 0
     }
 
     /// Never hands the cluster out again.
-    pub fn mark_bad(&self, e: SwapEntry) {
+    pub fn mark_bad(&self, e: SwapPlace) {
         let (seg, bit) = place(e);
         let mut t = self.tables[e.device()].lock();
         let s = &mut t.segments[seg];

@@ -5,7 +5,7 @@
 //! moving one in empties a ready frame.
 #![allow(unsafe_code)]
 
-use crate::mm::PMD_SIZE;
+use crate::mm::{PageMask, PAGE_SIZE, PMD_SIZE};
 use crate::sync::Mutex;
 use crate::sys::uffd::Uffd;
 use crate::sys::{mem, Errno};
@@ -169,6 +169,16 @@ impl Frames {
         }
         // SAFETY: the frame is ours and its contents are not needed.
         let _ = unsafe { mem::madvise(addr, PMD_SIZE, libc::MADV_DONTNEED) };
+    }
+
+    /// Gives back the memory of some pages of a frame. If these were all, the frame is empty; where
+    /// page tables are not reclaimed it will take its next folio in pieces.
+    pub fn drop_pages(&self, f: Frame, pages: PageMask) {
+        for run in pages.runs() {
+            let at = self.addr(f) + run.start * PAGE_SIZE;
+            // SAFETY: the frame is ours and these pages are not needed.
+            let _ = unsafe { mem::madvise(at, run.len() * PAGE_SIZE, libc::MADV_DONTNEED) };
+        }
     }
 
     /// In a forked child, where staging is empty (MADV_WIPEONFORK) and nothing is in flight.

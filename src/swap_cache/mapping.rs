@@ -1,6 +1,6 @@
 //! What the program does to its mappings, as far as pages are concerned.
 
-use super::SwapCache;
+use super::{Frame, SwapCache};
 use crate::mm::{split_by_pmd, PageMask, Pmd, PAGE_SIZE};
 use crate::sys::uffd::Refused;
 use crate::sys::Errno;
@@ -8,8 +8,17 @@ use crate::vma::{IoState, RangeGuard};
 
 impl SwapCache {
     /// The pages' contents are not needed any more. The range is settled.
-    pub fn discard(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) {
-        self.settle(pmd, g);
+    ///
+    /// This runs in the program's threads, which have no descriptor of ours: nothing here may need
+    /// a userfaultfd.
+    pub fn discard(&self, g: &mut RangeGuard<'_>, pages: PageMask) {
+        match g.io() {
+            IoState::Ahead => {
+                self.drop_ahead(g);
+            }
+            IoState::Inactive => self.discard_inactive(g, pages),
+            _ => {}
+        }
         let present = g.present.and(pages);
         if !present.is_empty() {
             self.charge.uncharge(present.count());
@@ -25,10 +34,26 @@ impl SwapCache {
         }
     }
 
+    /// Drops pages that reclaim has taken out and not written yet.
+    fn discard_inactive(&self, g: &mut RangeGuard<'_>, pages: PageMask) {
+        let gone = g.moving.and(pages);
+        if gone.is_empty() {
+            return;
+        }
+        let frame = Frame(g.buffer);
+        g.huge = false;
+        g.moving = g.moving.minus(gone);
+        self.charge.uncharge(gone.count());
+        self.frames.drop_pages(frame, gone);
+        if g.moving.is_empty() {
+            self.frames.put_empty(frame);
+            g.set_io(IoState::Idle);
+        }
+    }
+
     /// Pages that were resident before we knew of them; charged by the caller.
     pub fn adopt(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) {
-        self.settle(pmd, g);
-        let new = pages.minus(g.present);
+        let new = pages.minus(g.present).minus(g.moving);
         self.charge.uncharge(pages.count() - new.count());
         self.became_present(pmd, g, new);
     }

@@ -1,7 +1,7 @@
 //! The way down: a page is needed.
 
 use super::{Dir, Frame, SwapCache};
-use crate::mm::{copy, PageMask, Pmd, SwapEntry, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::mm::{copy, PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::sys::uffd::{PageFault, Refused};
 use crate::sys::{mem, Errno};
 use crate::vma::{IoState, RangeGuard};
@@ -74,14 +74,14 @@ pub enum Plan {
         frame: Frame,
         first: usize,
         end: usize,
-        entry: SwapEntry,
+        entry: SwapPlace,
     },
     /// Read the run into the buffer, then call `fill_done`.
     Fill {
         buffer: u32,
         first: usize,
         n: usize,
-        entry: SwapEntry,
+        entry: SwapPlace,
     },
     /// Nothing of ours is at that address; the thread was woken to find out for itself.
     Unknown,

@@ -2,7 +2,7 @@
 
 use super::{Dir, Frame, Moved, SwapCache};
 use crate::device::Device;
-use crate::mm::{PageMask, Pmd, SwapEntry, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::mm::{PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::sys::mem;
 use crate::vma::{IoState, Range, RangeGuard};
 use core::sync::atomic::Ordering::Relaxed;
@@ -13,7 +13,7 @@ pub struct Writeback {
     pub pmd: Pmd,
     pub frame: Frame,
     pub pages: PageMask,
-    pub entry: SwapEntry,
+    pub entry: SwapPlace,
 }
 
 /// What came of trying to evict a range.

@@ -1,6 +1,6 @@
 //! The table of 2 MiB ranges: two levels, lazily touched, found without a lock.
 
-use crate::mm::{PageMask, Pmd, SwapEntry, PMD_NR};
+use crate::mm::{PageMask, Pmd, SwapPlace, PMD_NR};
 use crate::sync::RawLock;
 use crate::sys::futex::{self, Scope};
 use crate::sys::{mem, Errno};
@@ -50,7 +50,7 @@ pub struct State {
     /// Pages of the transfer in flight.
     pub moving: PageMask,
     /// The place in swap, where the range has one.
-    pub entry: Option<SwapEntry>,
+    pub entry: Option<SwapPlace>,
     /// Staging frame or fill buffer of the transfer in flight.
     pub buffer: u32,
     /// Requests of the transfer that are not complete, and whether one failed.

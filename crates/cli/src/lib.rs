@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 pub mod bench;
+pub mod bench_allocator;
 pub mod bench_copy;
 pub mod cgroup;
 pub mod cli;

@@ -72,7 +72,7 @@ fn set_up(control: &'static Control) -> Result<(), String> {
     if !fork::is_known() {
         return Err("this C library is not one that hugeswap knows (glibc 2.34 and later)".into());
     }
-    let targets = Targets::find().map_err(|e| format!("the C library cannot be hooked: {e:?}"))?;
+    let targets = Targets::find().map_err(|e| format!("the C library cannot be hooked: {e}"))?;
     let pid = thread::getpid();
     let index = control
         .join(pid, control::LIVE)
@@ -87,7 +87,7 @@ fn set_up(control: &'static Control) -> Result<(), String> {
         adopt_existing(e);
     }
     // SAFETY: in the constructor, before the program's threads.
-    unsafe { targets.redirect() }.map_err(|e| format!("the C library cannot be hooked: {e:?}"))
+    unsafe { targets.redirect() }.map_err(|e| format!("the C library cannot be hooked: {e}"))
 }
 
 /// After exec the process has an entry of the program that it was before.

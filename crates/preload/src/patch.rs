@@ -19,6 +19,18 @@ pub enum PatchError {
     Protect(Errno),
 }
 
+impl core::fmt::Display for PatchError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            PatchError::Missing(name) => write!(f, "it has no {}", name.to_string_lossy()),
+            PatchError::Unknown(name) => {
+                write!(f, "its {} is not as expected", name.to_string_lossy())
+            }
+            PatchError::Protect(e) => write!(f, "its code cannot be written to ({e})"),
+        }
+    }
+}
+
 /// The address of a function of the C library itself.
 pub fn find(name: &'static CStr) -> Result<usize, PatchError> {
     // SAFETY: plain look-ups with constant strings.

@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn areas_are_told_apart() {
         let mut s = State::empty();
-        s.window = Window::new(1000, 2000);
+        s.window = crate::window::Window::new(1000, 2000);
         s.regions.insert(1000, 2000);
         s.regions.insert(3000, 4000);
         assert!(s.window.take_at(1100, 1300));

@@ -34,6 +34,9 @@ impl Extents {
     }
 
     pub fn remove(&mut self, start: usize, end: usize) {
+        if start >= end {
+            return;
+        }
         while let Some((&s, &e)) = self.0.range(..end).next_back() {
             if e <= start {
                 break;

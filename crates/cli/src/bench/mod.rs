@@ -30,6 +30,8 @@ pub struct BenchArgs {
 pub enum Test {
     /// Write a large range from begin to end, several rounds, and verify it
     SwapWSeq(SwapArgs),
+    /// The kernel's THP swap allocator test, against our swap-slot allocator
+    ThpSwapAllocator(crate::bench_allocator::Args),
     /// Copy and clear huge pages in several orders, under cache pressure
     HugeCopy(huge_copy::Args),
     /// Copy-on-write of a populated range by forked children
@@ -39,6 +41,10 @@ pub enum Test {
 pub fn run(args: BenchArgs) -> ExitCode {
     match args.test {
         Test::SwapWSeq(args) => swap_test::run(&workload::SWAP_W_SEQ, &args),
+        Test::ThpSwapAllocator(args) => match crate::bench_allocator::run(args) {
+            Ok(code) => code,
+            Err(message) => one_line(Err(message)),
+        },
         Test::HugeCopy(args) => one_line(huge_copy::run(args)),
         Test::AnonCowSeq(args) => one_line(anon_cow_seq::run(args)),
     }

@@ -76,7 +76,7 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
             limit_bytes: limit,
             strict: args.strict.into(),
             user_mode_only: args.user_mode_only.into(),
-            recycle: 0,
+            recycle: env_flag("HUGESWAP_RECYCLE"),
             devices: devices.len() as u32,
             no_io_uring: env_flag("HUGESWAP_NO_IO_URING"),
             no_move: no_move.into(),

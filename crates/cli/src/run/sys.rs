@@ -39,12 +39,6 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     }
 }
 
-/// This process gets `signal` when its parent dies.
-pub fn die_with_parent(signal: i32) {
-    // SAFETY: no memory is passed.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) };
-}
-
 /// The program is killed when the supervisor is.
 pub fn kill_with_me(command: &mut Command) {
     // SAFETY: prctl and getppid are safe after fork.
