@@ -385,8 +385,17 @@ static void step(void) {
   }
 }
 
+/* On a stack and with contents that are not in question. */
+static void broken(int signal, siginfo_t *info, void *context) {
+  (void)context;
+  STOP("sequence %llu, last '%s' (pages %zu+%zu): signal %d at %p", (unsigned long long)sequence, op, op_from, op_count,
+       signal, info->si_addr);
+}
+
 int main(int argc, char **argv) {
   MUST(argc >= 4);
+  struct sigaction sa = {.sa_sigaction = broken, .sa_flags = SA_SIGINFO};
+  MUST(sigaction(SIGSEGV, &sa, 0) == 0 && sigaction(SIGBUS, &sa, 0) == 0);
   int fd = open(argv[1], O_RDWR | O_CREAT, 0600);
   MUST(fd >= 0 && ftruncate(fd, sizeof *s) == 0);
   s = mmap(0, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
