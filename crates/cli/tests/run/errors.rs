@@ -1,0 +1,199 @@
+//! What can't work gets one clear line and the right exit status, and nothing is left.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::support::{compile, compile_with, hugeswap, library, machine, Dir, Mount, Run};
+
+/// Runs the command line; returns the one line on standard error.
+fn refused(status: i32, line: &[&str]) -> String {
+    let _machine = machine();
+    let output = Command::new("timeout")
+        .args(["-k", "1", "30"])
+        .arg(hugeswap())
+        .arg("run")
+        .args(line)
+        .output()
+        .unwrap();
+    one_line(status, line, &output)
+}
+
+fn one_line(status: i32, line: &[&str], output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(status), "{line:?}: {output:?}");
+    let text = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(text.lines().count(), 1, "{line:?}: {text}");
+    assert!(text.starts_with("hugeswap: "), "{line:?}: {text}");
+    assert!(output.stdout.is_empty(), "{line:?}: {output:?}");
+    text.trim_end().to_owned()
+}
+
+#[test]
+fn sizes() {
+    for size in ["12Q", "0", "-1", "1.5", ""] {
+        let arg = format!("--memory={size}");
+        assert!(refused(2, &[&arg, "true"]).contains("--memory"));
+    }
+    let line = refused(2, &["--memory", "1M", "--swap", "ram", "--", "true"]);
+    assert!(
+        line.contains("too little") && line.contains("64M"),
+        "{line}"
+    );
+    let line = refused(
+        125,
+        &[
+            "--memory",
+            "64M",
+            "--swap",
+            "ram",
+            "--swap-size",
+            "1M",
+            "true",
+        ],
+    );
+    assert!(line.contains("--swap-size"), "{line}");
+}
+
+#[test]
+fn swap_places() {
+    let line = refused(125, &["--swap", "/nowhere/at/all", "true"]);
+    assert!(
+        line.contains("/nowhere/at/all") && line.contains("mkdir"),
+        "{line}"
+    );
+    let line = refused(125, &["--swap", "/dev/null", "true"]);
+    assert!(line.contains("/dev/null"), "{line}");
+    let line = refused(125, &["--swap", "/proc", "true"]);
+    assert!(line.contains("/proc"), "{line}");
+    let read_only = Mount::tmpfs("ro");
+    let place = read_only.path().to_str().unwrap();
+    let line = refused(125, &["--swap", place, "true"]);
+    assert!(line.contains(place), "{line}");
+}
+
+#[test]
+fn full_swap_directory() {
+    let disk = Mount::ext4(48);
+    let place = disk.path().to_str().unwrap();
+    // Leaves less than the smallest piece of swap.
+    fs::write(disk.path().join("filler"), vec![1u8; 24 << 20]).unwrap();
+    let line = refused(125, &["--swap", place, "true"]);
+    assert!(line.contains("room") && line.contains(place), "{line}");
+}
+
+#[test]
+fn programs_that_are_not_there() {
+    let line = refused(127, &["--", "no-such-program"]);
+    assert!(line.contains("no-such-program"), "{line}");
+    refused(127, &["--", "/no/such/program"]);
+    refused(126, &["--", "/etc/passwd"]);
+    refused(126, &["--", "/"]);
+}
+
+/// As the shell does it.
+#[test]
+fn scripts_without_an_interpreter() {
+    let dir = Dir::new("script");
+    let script = dir.join("script");
+    fs::write(&script, "echo hi $1\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let done = Run::new(64, [script.to_str().unwrap(), "there"]).ok();
+    assert_eq!(done.stdout, "hi there\n", "{done}");
+}
+
+fn static_program() -> std::path::PathBuf {
+    compile_with("hog", "hog-static", &["-static", "-pthread"])
+}
+
+#[test]
+fn static_programs() {
+    let program = static_program();
+    let line = refused(126, &["--", program.to_str().unwrap(), "1"]);
+    assert!(line.contains("static"), "{line}");
+}
+
+#[test]
+fn scripts_with_a_static_interpreter() {
+    let dir = Dir::new("script");
+    let script = dir.join("script");
+    fs::write(&script, format!("#!{} 1\n", static_program().display())).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let line = refused(126, &["--", script.to_str().unwrap()]);
+    assert!(line.contains("static"), "{line}");
+    fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    refused(126, &["--", script.to_str().unwrap()]);
+}
+
+/// A static program that the managed one starts can't be refused, but it works.
+#[test]
+fn static_programs_started_by_others_work() {
+    let line = format!("{} 8; echo $?", static_program().display());
+    let done = Run::new(64, ["sh", "-c", &line]).ok();
+    assert_eq!(done.stdout, "ok\n0\n", "{done}");
+}
+
+#[test]
+fn setuid_programs() {
+    const NOBODY: u32 = 65534;
+    let _machine = machine();
+    let dir = Dir::new("setuid");
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = |from: &Path, name: &str, mode: u32| {
+        let to = dir.join(name);
+        fs::copy(from, &to).unwrap();
+        fs::set_permissions(&to, fs::Permissions::from_mode(mode)).unwrap();
+        to
+    };
+    // Where nobody can reach it.
+    let command = copy(hugeswap(), "hugeswap", 0o755);
+    copy(&library(), "libhugeswap_preload.so", 0o755);
+    let program = copy(&compile("hog"), "hog", 0o4755);
+    let program = program.to_str().unwrap();
+    let line = ["run", "--swap", "ram", "--", program, "1"];
+    let output = Command::new(&command)
+        .args(line)
+        .current_dir("/")
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .output()
+        .unwrap();
+    let text = one_line(126, &line, &output);
+    assert!(text.contains("setuid"), "{text}");
+    // For its owner it is a program like any other.
+    let output = Command::new(&command).args(line).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_library_that_is_not_there() {
+    let _machine = machine();
+    let output = Command::new(hugeswap())
+        .args(["run", "--swap", "ram", "--", "true"])
+        .env("HUGESWAP_PRELOAD", "/no/such/library.so")
+        .output()
+        .unwrap();
+    let text = one_line(125, &[], &output);
+    assert!(text.contains("/no/such/library.so"), "{text}");
+}
+
+#[test]
+fn statistics_that_can_not_be_written() {
+    let _machine = machine();
+    let output = Command::new(hugeswap())
+        .args(["run", "--memory", "64M", "--swap", "ram"])
+        .args([
+            "--stats-json",
+            "/nowhere/at/all",
+            "--",
+            "sh",
+            "-c",
+            "exit 5",
+        ])
+        .output()
+        .unwrap();
+    // The program's status counts; the user is told.
+    let text = one_line(5, &[], &output);
+    assert!(text.contains("/nowhere/at/all"), "{text}");
+}

@@ -1,0 +1,17 @@
+//! `hugeswap run` as users know it: the real command, real programs, each in a memory control
+//! group of its limit and 64 MiB, without the kernel's swap.
+//!
+//! Needs root and userfaultfd and fails with a message where one is missing. The longer variants
+//! run with `HUGESWAP_LONG_TESTS=1`.
+
+mod errors;
+mod kill;
+mod memory;
+mod pass_through;
+mod processes;
+mod programs;
+mod runtimes;
+mod stats;
+mod support;
+mod swap_full;
+mod syscalls;

@@ -1,0 +1,199 @@
+//! The program runs as it would without us: streams, signals, status, environment, descriptors.
+
+use std::fs::{self, File};
+use std::process::Command;
+
+use crate::support::{compile, compile_with, hugeswap, kill, machine, Dir, Run};
+
+#[test]
+fn exit_status() {
+    for code in [0, 1, 42, 126, 255] {
+        let done = Run::new(64, ["sh", "-c", &format!("exit {code}")]).go();
+        assert_eq!(done.code(), Some(code), "{done}");
+        assert_eq!(done.stderr, "", "{done}");
+    }
+}
+
+#[test]
+fn death_by_signal() {
+    for signal in [
+        libc::SIGSEGV,
+        libc::SIGKILL,
+        libc::SIGTERM,
+        libc::SIGINT,
+        libc::SIGPIPE,
+    ] {
+        let done = Run::new(64, ["sh", "-c", &format!("kill -{signal} $$")]).go();
+        assert_eq!(done.signal(), Some(signal), "{done}");
+    }
+}
+
+#[test]
+fn sigterm_reaches_the_program() {
+    for (signal, name) in [
+        (libc::SIGTERM, "TERM"),
+        (libc::SIGHUP, "HUP"),
+        (libc::SIGUSR1, "USR1"),
+    ] {
+        let script =
+            format!("trap 'echo got; exit 7' {name}; echo ready; while :; do sleep 0.02; done");
+        let mut run = Run::new(64, ["sh", "-c", &script]).start();
+        run.wait_for_output("ready");
+        kill(run.front(), signal);
+        let done = run.finish();
+        assert_eq!(done.stdout, "ready\ngot\n", "{done}");
+        assert_eq!(done.code(), Some(7), "{done}");
+    }
+    let mut run = Run::new(64, ["sh", "-c", "echo ready; exec sleep 100"]).start();
+    run.wait_for_output("ready");
+    kill(run.front(), libc::SIGTERM);
+    let done = run.finish();
+    assert_eq!(done.signal(), Some(libc::SIGTERM), "{done}");
+}
+
+/// As the terminal does it: to the whole group. The run is in a process group of its own.
+#[test]
+fn ctrl_c_goes_to_the_group() {
+    let loops = "echo ready; while :; do sleep 0.02; done";
+    let mut run = Run::new(
+        64,
+        ["sh", "-c", &format!("trap 'echo got; exit 3' INT; {loops}")],
+    )
+    .start();
+    run.wait_for_output("ready");
+    kill(-run.front(), libc::SIGINT);
+    let done = run.finish();
+    assert_eq!(done.stdout, "ready\ngot\n", "{done}");
+    assert_eq!(done.code(), Some(3), "the program decides: {done}");
+
+    let mut run = Run::new(64, ["sh", "-c", "echo ready; exec sleep 100"]).start();
+    run.wait_for_output("ready");
+    kill(-run.front(), libc::SIGINT);
+    let done = run.finish();
+    assert_eq!(done.signal(), Some(libc::SIGINT), "{done}");
+}
+
+#[test]
+fn ignored_signals_stay_ignored() {
+    let count = "grep SigIgn /proc/self/status";
+    let _machine = machine();
+    let ignoring = |line: &str| {
+        let script = format!("trap '' HUP USR2; {line}");
+        let o = Command::new("sh").args(["-c", &script]).output().unwrap();
+        String::from_utf8(o.stdout).unwrap()
+    };
+    let plain = ignoring(count);
+    let managed = ignoring(&format!(
+        "{} run --memory 64M --swap ram -- {count}",
+        hugeswap().display()
+    ));
+    assert_eq!(managed, plain, "nohup would not work");
+}
+
+#[test]
+fn standard_streams() {
+    let dir = Dir::new("in");
+    let text: String = (0..20_000).map(|i| format!("line {i}\n")).collect();
+    fs::write(dir.join("in"), &text).unwrap();
+    let done = Run::new(64, ["sh", "-c", "cat; echo problem >&2"])
+        .stdin(File::open(dir.join("in")).unwrap())
+        .ok();
+    assert!(done.stdout == text, "standard input comes through");
+    assert_eq!(done.stderr, "problem\n");
+}
+
+/// Runs a line of the shell in which `hs` is the command; fails if it takes long.
+fn shell(line: &str) -> String {
+    let _machine = machine();
+    let hs = format!("{} run --memory 64M --swap ram --", hugeswap().display());
+    let output = Command::new("timeout")
+        .args([
+            "-k",
+            "1",
+            "30",
+            "bash",
+            "-c",
+            &line.replace("hs ", &format!("{hs} ")),
+        ])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{line}: {output:?}");
+    assert!(output.stderr.is_empty(), "{line}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn pipelines_end() {
+    assert_eq!(shell("hs yes | head -1"), "y\n");
+    assert_eq!(shell("hs yes | head -1; echo ${PIPESTATUS[0]}"), "y\n141\n");
+    assert_eq!(shell("hs echo hi | cat"), "hi\n");
+    assert_eq!(shell("echo hi | hs cat | hs cat"), "hi\n");
+    // A reader of standard error sees its end too.
+    assert_eq!(shell("{ hs sh -c 'echo hi >&2'; } 2>&1 | cat"), "hi\n");
+    // Somebody who waits for the end of the output, while a child lives on.
+    assert_eq!(shell("x=$(hs echo hi); echo $x"), "hi\n");
+}
+
+#[test]
+fn environment_and_place() {
+    let library = compile_with("user_library", "user_library.so", &["-shared", "-fPIC"]);
+    let done = Run::new(64, ["sh", "-c", "echo X=$X; pwd; exec true"])
+        .env("X", "a b")
+        .env("LD_PRELOAD", &library)
+        .ok();
+    let here = std::env::current_dir().unwrap();
+    let lines: Vec<_> = done.stdout.lines().collect();
+    // The command itself, the shell, and what it becomes.
+    let wanted = [
+        "user library",
+        "user library",
+        "X=a b",
+        here.to_str().unwrap(),
+        "user library",
+    ];
+    assert_eq!(lines, wanted, "{done}");
+    // A program that is given no environment runs too.
+    let done = Run::new(64, ["env", "-i", "/bin/echo", "hi"]).ok();
+    assert_eq!(done.stdout, "hi\n");
+}
+
+#[test]
+fn arguments() {
+    let done = Run::new(64, ["cat", "/proc/self/cmdline"]).ok();
+    assert_eq!(done.stdout, "cat\0/proc/self/cmdline\0");
+    let done = Run::new(64, ["printf", "%s.", "--memory", "", "a b", "--"]).ok();
+    assert_eq!(done.stdout, "--memory..a b.--.");
+}
+
+#[test]
+fn no_stray_descriptors() {
+    let line = ["sh", "-c", "ls /proc/self/fd; exec ls /proc/self/fd"];
+    let dir = Dir::new("fds");
+    let plain = {
+        let _machine = machine();
+        Command::new(line[0])
+            .args(&line[1..])
+            .stdin(std::process::Stdio::null())
+            .stdout(File::create(dir.join("out")).unwrap())
+            .status()
+            .unwrap();
+        fs::read_to_string(dir.join("out")).unwrap()
+    };
+    let done = Run::new(64, line).ok();
+    assert_eq!(done.stdout, plain);
+    // Neither in one that has swapped, nor in its children.
+    let done = Run::new(64, [compile("descriptors")]).ok();
+    done.has_swapped();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+}
+
+#[test]
+fn limits_of_the_user_hold() {
+    let done = Run::new(64, ["sh", "-c", "ulimit -n; umask; nice"]).ok();
+    let _machine = machine();
+    let plain = Command::new("sh")
+        .args(["-c", "ulimit -n; umask; nice"])
+        .output()
+        .unwrap();
+    assert_eq!(done.stdout, String::from_utf8(plain.stdout).unwrap());
+}

@@ -1,0 +1,113 @@
+//! fork, exec and their relatives with memory that is swapped out.
+
+use crate::support::{compile, wait_for, Done, Run};
+
+fn run(what: &str) -> Done {
+    let program = compile("processes");
+    // Both sides of a fork have memory of their own above the limit: their page tables.
+    let done = Run::new(64, [program.to_str().unwrap(), what])
+        .seconds(60)
+        .ok();
+    assert!(done.stdout.ends_with("ok\n"), "{done}");
+    assert_eq!(done.stderr, "", "{done}");
+    done
+}
+
+macro_rules! cases {
+    ($($name:ident,)*) => {$(
+        #[test]
+        fn $name() {
+            run(stringify!($name)).has_swapped();
+        }
+    )*};
+}
+
+cases! {
+    both_sides,
+    grandchildren,
+    siblings,
+    parent_changes,
+    threads,
+    spawning,
+    exec_from_swap,
+    exec_self,
+    many,
+    killed_children,
+}
+
+/// The command ends with the program; the child goes on, managed, and ends by itself.
+fn goes_on(what: &str, says: &str) {
+    let program = compile("processes");
+    let run = Run::new(64, [program.to_str().unwrap(), what])
+        .seconds(60)
+        .start()
+        .leave_alone();
+    let (out, group) = (run.dir.join("stdout"), run.group.path().to_owned());
+    let mut run = run;
+    let status = loop {
+        if let Some(s) = run.child.try_wait().unwrap() {
+            break s;
+        }
+        run.check_time();
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    };
+    assert!(status.success(), "{status}");
+    wait_for(&format!("'{says}' of {what}"), 40, || {
+        std::fs::read_to_string(&out).unwrap().contains(says)
+    });
+    wait_for("the supervisor to end", 10, || {
+        std::fs::read_to_string(group.join("cgroup.procs"))
+            .unwrap()
+            .trim()
+            .is_empty()
+    });
+    assert_eq!(run.group.usage().oom_kills, 0);
+    run.finish();
+}
+
+#[test]
+fn orphans_go_on() {
+    goes_on("orphan", "orphan ok");
+}
+
+#[test]
+fn daemons_go_on() {
+    goes_on("as_daemon", "daemon ok");
+}
+
+#[test]
+fn chains_of_shells() {
+    let hog = compile("hog");
+    let hog = hog.display();
+    let line =
+        format!("sh -c 'sh -c \"{hog} 96\"; {hog} 96' && exec sh -c '{hog} 96 | cat; {hog} 96'");
+    let done = Run::new(64, ["sh", "-c", &line]).ok();
+    assert_eq!(done.stdout, "ok\n".repeat(4), "{done}");
+    done.has_swapped();
+}
+
+/// The limit is one for all of them.
+#[test]
+fn several_at_a_time() {
+    let hog = compile("hog");
+    let line = format!("for i in 1 2 3 4; do {} 64 & done; wait", hog.display());
+    let done = Run::new(96, ["sh", "-c", &line]).ok();
+    assert_eq!(done.stdout, "ok\n".repeat(4), "{done}");
+    done.has_swapped();
+}
+
+/// More processes, one after the other, than the supervisor has entries.
+#[test]
+fn hundreds_in_turn() {
+    let done = Run::new(
+        64,
+        [
+            "sh",
+            "-c",
+            "for i in $(seq 300); do /bin/true || exit 1; done; echo ok",
+        ],
+    )
+    .seconds(90)
+    .ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+}

@@ -1,0 +1,61 @@
+//! Language runtimes that bring their own memory management. Where one is not installed its test
+//! says so and passes.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::support::{program, Dir, Run};
+
+fn source(name: &str) -> String {
+    format!("{}/tests/run/runtimes/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn missing(what: &str) {
+    eprintln!("NOT TESTED: {what} is not installed");
+}
+
+#[test]
+fn java() {
+    let (Some(java), Some(javac)) = (program(&["java"]), program(&["javac"])) else {
+        return missing("a Java development kit");
+    };
+    let classes = Dir::new("classes");
+    let output = Command::new(javac)
+        .arg("-d")
+        .arg(classes.path())
+        .arg(source("Heap.java"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    for collector in ["-XX:+UseSerialGC", "-XX:+UseG1GC"] {
+        let line = [
+            java.to_str().unwrap(),
+            collector,
+            "-XX:ErrorFile=/dev/null",
+            "-Xmx256m",
+            "-Xms64m",
+            "-cp",
+            classes.path().to_str().unwrap(),
+            "Heap",
+        ];
+        let done = Run::new(128, line).ok();
+        assert_eq!(done.stdout, "right\n", "{done}");
+        done.has_swapped().is_managed();
+    }
+}
+
+#[test]
+fn node() {
+    let Some(node) = program(&["node", "nodejs"]) else {
+        return missing("node");
+    };
+    let script = source("heap.js");
+    assert!(Path::new(&script).is_file());
+    let done = Run::new(
+        96,
+        [node.to_str().unwrap(), "--max-old-space-size=512", &script],
+    )
+    .ok();
+    assert_eq!(done.stdout, "right\n", "{done}");
+    done.has_swapped().is_managed();
+}

@@ -1,0 +1,108 @@
+//! `--stats-json`.
+
+use hugeswap::stats::NAMES;
+use serde_json::Value;
+
+use crate::support::{compile, kill, wait_for, Run};
+
+fn is_complete(stats: &Value) {
+    for (name, meaning) in NAMES {
+        assert!(
+            stats["counters"][name].is_u64(),
+            "{name} ({meaning}): {stats}"
+        );
+    }
+    for name in ["count", "p50", "p99", "max"] {
+        assert!(stats["fault_latency_ns"][name].is_u64(), "{name}: {stats}");
+    }
+    assert_eq!(stats["memory_limit_bytes"].as_u64(), Some(64 << 20));
+    assert!(stats.get("managed_share").is_some());
+}
+
+/// The names that the documentation promises.
+#[test]
+fn names() {
+    let known: Vec<_> = NAMES.iter().map(|(n, _)| *n).collect();
+    for name in [
+        "pswpin",
+        "pswpout",
+        "thp_swpin",
+        "thp_swpin_fallback",
+        "thp_swpout",
+        "thp_swpout_fallback",
+        "pgmajfault",
+        "swap_full",
+        "swap_read_errors",
+        "swap_write_errors",
+        "pages_poisoned",
+        "device_read_bytes",
+        "device_write_bytes",
+        "resident_bytes",
+        "peak_resident_bytes",
+        "managed_bytes",
+        "unmanaged_bytes",
+        "swapped_bytes",
+    ] {
+        assert!(known.contains(&name), "{name}");
+    }
+    assert!(NAMES.iter().all(|(_, meaning)| !meaning.trim().is_empty()));
+}
+
+#[test]
+fn counts_what_happened() {
+    let hog = compile("hog");
+    let done = Run::new(64, [hog.to_str().unwrap(), "160"]).ok();
+    let stats = done.stats.as_ref().unwrap();
+    is_complete(stats);
+    assert_eq!(stats["ended"]["exit_status"].as_i64(), Some(0), "{done}");
+    let bytes = |name| done.counter(name);
+    let need = (160 - 64) << 20;
+    assert!(bytes("pswpout") * 4096 >= need, "{done}");
+    assert!(bytes("pswpin") * 4096 >= need, "{done}");
+    assert!(bytes("device_write_bytes") >= need, "{done}");
+    assert!(bytes("device_read_bytes") >= need, "{done}");
+    assert!(bytes("thp_swpout") > 0 && bytes("thp_swpin") > 0, "{done}");
+    assert!(bytes("peak_resident_bytes") <= 64 << 20, "{done}");
+    assert!(
+        stats["fault_latency_ns"]["count"].as_u64() > Some(0),
+        "{done}"
+    );
+}
+
+#[test]
+fn without_pressure_nothing_is_swapped() {
+    let hog = compile("hog");
+    let done = Run::new(96, [hog.to_str().unwrap(), "32"]).ok();
+    for name in ["pswpout", "pswpin", "swap_full", "allocstall"] {
+        assert_eq!(done.counter(name), 0, "{name}: {done}");
+    }
+}
+
+/// Written every second while the program runs, and whole after its death.
+#[test]
+fn survives_kill_9() {
+    let hog = compile("hog");
+    let mut run = Run::new(64, [hog.to_str().unwrap(), "128", "wait"]).start();
+    run.wait_for_output("ready");
+    wait_for("statistics of the running program", 10, || {
+        run.read_stats()
+            .is_some_and(|s| s["counters"]["pswpout"].as_u64() > Some(0))
+    });
+    let running = run.read_stats().unwrap();
+    is_complete(&running);
+    assert!(running["ended"].is_null(), "{running}");
+    assert!(
+        running["counters"]["swapped_bytes"].as_u64() >= Some(48 << 20),
+        "{running}"
+    );
+    assert!(running["managed_share"].as_f64() >= Some(0.95), "{running}");
+    kill(run.program(), libc::SIGKILL);
+    let done = run.finish();
+    let stats = done.stats.as_ref().unwrap();
+    is_complete(stats);
+    assert_eq!(stats["ended"]["signal"].as_i64(), Some(9), "{done}");
+    assert!(
+        stats["counters"]["pswpout"].as_u64() >= running["counters"]["pswpout"].as_u64(),
+        "{done}"
+    );
+}
