@@ -13,6 +13,7 @@ pub mod stats;
 pub mod control;
 
 pub mod charge;
+pub mod pressure;
 
 pub mod device;
 pub mod swapfile;

@@ -34,6 +34,8 @@ impl Counter {
 pub enum Merge {
     Sum,
     Max,
+    /// A state, not a count: of processes that live.
+    Now,
 }
 
 macro_rules! counters {
@@ -60,11 +62,13 @@ macro_rules! counters {
                 $(self.$name.set(0);)*
                 self.fault_ns.clear();
             }
-            /// Adds another process's counters to these.
-            pub fn merge(&self, o: &Stats) {
+            /// Adds the counters of another process, which `lives` or has ended.
+            pub fn merge(&self, o: &Stats, lives: bool) {
                 $(match Merge::$merge {
                     Merge::Sum => self.$name.add(o.$name.get()),
                     Merge::Max => self.$name.raise_to(o.$name.get()),
+                    Merge::Now if lives => self.$name.add(o.$name.get()),
+                    Merge::Now => {}
                 })*
                 self.fault_ns.merge(&o.fault_ns);
             }
@@ -147,18 +151,18 @@ counters! {
     /// Bytes written to the devices.
     device_write_bytes: Sum,
     /// Bytes of managed memory mapped by the program now.
-    managed_bytes: Sum,
+    managed_bytes: Now,
     /// The most managed memory that was mapped.
     peak_managed_bytes: Sum,
     /// Bytes of anonymous memory that the program mapped and that could not be managed, stacks and
     /// executable memory included; never counted down.
     unmanaged_bytes: Sum,
     /// Bytes of managed memory resident now, staging included.
-    resident_bytes: Sum,
-    /// The most that was resident.
+    resident_bytes: Now,
+    /// The most that was resident, of the process that had most.
     peak_resident_bytes: Max,
     /// Bytes in swap now.
-    swapped_bytes: Sum,
+    swapped_bytes: Now,
     /// Forks of managed processes.
     forks: Sum,
 }
@@ -166,7 +170,7 @@ counters! {
 const SUB: usize = 8;
 const BUCKETS: usize = 40 * SUB;
 
-/// A histogram with eight buckets to each doubling: quantiles are right within 9 %.
+/// A histogram with eight buckets to each doubling: quantiles are right within 13 %.
 #[repr(C)]
 pub struct Histogram {
     buckets: [Counter; BUCKETS],

@@ -102,7 +102,9 @@ impl Engine {
             REGISTER => self.do_register(a, b),
             MOVE => {
                 handler.drain();
-                self.cache.move_contents(a, b, c)
+                let handler = &*handler;
+                self.cache
+                    .move_contents(a, b, c, &|| handler.serve_reclaim())
             }
             FREEZE => {
                 fork = Some(self.stand_still(handler));

@@ -195,7 +195,8 @@ impl Engine {
             if parked == fork {
                 return fork;
             }
-            futex::wait(&self.reclaim_parked, parked, Some(100), Scope::Process);
+            futex::wait(&self.reclaim_parked, parked, Some(1), Scope::Process);
+            handler.serve_reclaim();
             self.kick().kick();
         }
     }

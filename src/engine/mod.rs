@@ -18,7 +18,7 @@ pub use start::{start, StartError, EXIT_START};
 
 use crate::device::Device;
 use crate::mm::{split_by_pmd, PageMask, PMD_NR};
-use crate::reclaim::Line;
+use crate::pressure::Line;
 use crate::swap_cache::SwapCache;
 use crate::sys::{mem, Errno};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
@@ -136,8 +136,8 @@ impl Engine {
         self.kick().kick();
     }
 
-    fn kick(&self) -> crate::reclaim::Kick<'_> {
-        crate::reclaim::Kick::new(&self.cache.charge, &self.line)
+    fn kick(&self) -> crate::pressure::Kick<'_> {
+        crate::pressure::Kick::new(&self.cache.charge, &self.line)
     }
 
     /// Program memory that was mapped before the engine knew of it: what is resident there now is
@@ -168,6 +168,6 @@ impl Engine {
     }
 }
 
-/// Bytes of memory that a 2 MiB range needs beside itself: its page table, or the one that the
-/// kernel keeps for a huge page.
+/// One page in so many is needed beside the memory itself: the page table of a 2 MiB range, or the
+/// one that the kernel keeps in reserve for a huge page.
 pub const OVERHEAD_SHARE: u64 = PMD_NR as u64;

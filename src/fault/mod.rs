@@ -9,7 +9,7 @@ mod stream;
 
 use crate::device::{Completion, Device, Op, Queue, Request};
 use crate::mm::{Pmd, SwapPlace, PAGE_SIZE};
-use crate::reclaim::Kick;
+use crate::pressure::Kick;
 use crate::swap_cache::{FillBuffers, Frame, Plan, SwapCache, Unit, MAX_FRAMES};
 use crate::sys::thread::now_ns;
 use crate::sys::uffd::{Msg, PageFault};
@@ -131,9 +131,6 @@ impl<'e> Handler<'e> {
             },
         })
     }
-
-    /// Bytes of memory that the handler keeps for itself.
-    pub const BYTES: usize = FillBuffers::BYTES;
 
     /// Serves what there is, then sleeps until there is more. `other` gets the faults that lie in
     /// the engine's own doorbell pages.
@@ -363,8 +360,25 @@ impl<'e> Handler<'e> {
         }
         self.kick.kick();
         self.kick_queues();
+        self.serve_reclaim();
         if !self.reap(false) {
             self.kick.wait_for_progress();
+        }
+    }
+
+    /// While we wait for reclaim it must not wait for us: answers its faults. Other threads are
+    /// sent back to fault again.
+    pub fn serve_reclaim(&self) {
+        let mut msgs = [Msg::default(); 16];
+        for m in self.cache.program().read(&mut msgs) {
+            let Some(f) = m.page_fault() else { continue };
+            if self.kick.is_reclaim(f.tid) {
+                self.cache.serve_reclaim(&f);
+            } else {
+                self.cache
+                    .program()
+                    .wake(f.addr & !(PAGE_SIZE - 1), PAGE_SIZE);
+            }
         }
     }
 

@@ -5,15 +5,14 @@
 //! ready for first touches.
 #![allow(unsafe_code)]
 
-use crate::charge::Charge;
-use crate::control::Proc;
 use crate::device::{Completion, Device, Op, Queue, Request};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::pressure::Kick;
 use crate::swap_cache::{Start, SwapCache, Victim, Writeback};
 use crate::sys::futex::{self, Scope};
 use crate::sys::thread::now_ns;
 use crate::sys::Errno;
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use core::sync::atomic::Ordering::*;
 
 /// Folios being written at most.
 const WRITES: usize = 8;
@@ -23,65 +22,6 @@ const DEPTH: usize = 64;
 const ACTIVE_TO_INACTIVE: usize = 16;
 /// Zeroed folios kept while the program touches new memory.
 const ZEROED: usize = 4;
-
-/// How others call the reclaim thread and wait for it.
-#[derive(Clone, Copy)]
-pub struct Kick<'e> {
-    charge: &'e Charge,
-    line: &'e Line,
-}
-
-/// What the reclaim thread and those who wait for it share.
-#[derive(Default)]
-pub struct Line {
-    /// Bumped whenever something was freed.
-    progress: AtomicU32,
-    /// The thread's number.
-    tid: AtomicU32,
-}
-
-impl<'e> Kick<'e> {
-    pub fn new(charge: &'e Charge, line: &'e Line) -> Kick<'e> {
-        Kick { charge, line }
-    }
-
-    /// Whether the thread of that number is the reclaim thread.
-    pub fn is_reclaim(&self, tid: u32) -> bool {
-        tid != 0 && tid == self.line.tid.load(Relaxed)
-    }
-
-    fn proc(&self) -> &'static Proc {
-        self.charge.proc()
-    }
-
-    pub fn kick(&self) {
-        let p = self.proc();
-        p.limit_seq.fetch_add(1, Release);
-        futex::wake(&p.limit_seq, 1, Scope::Shared);
-    }
-
-    /// Sleeps until reclaim has freed something, two milliseconds at most.
-    pub fn wait_for_progress(&self) {
-        let seen = self.line.progress.load(Acquire);
-        futex::wait(&self.line.progress, seen, Some(2), Scope::Process);
-    }
-
-    fn made_progress(&self) {
-        self.line.progress.fetch_add(1, Release);
-        futex::wake(&self.line.progress, u32::MAX, Scope::Process);
-    }
-
-    /// Below this many free pages reclaim is called.
-    pub fn low_pages(&self) -> i64 {
-        let folios = (self.charge.limit() / (32 * PMD_NR as i64)).clamp(4, 32);
-        folios * PMD_NR as i64
-    }
-
-    /// Up to this many it works.
-    fn high_pages(&self) -> i64 {
-        self.low_pages() + self.low_pages() / 2
-    }
-}
 
 #[derive(Clone, Copy)]
 struct InFlight {
@@ -156,7 +96,7 @@ impl<'e> Reclaim<'e> {
         devices: &'e [Box<dyn Device>],
         kick: Kick<'e>,
     ) -> Result<Self, Errno> {
-        kick.line.tid.store(crate::sys::thread::gettid(), Relaxed);
+        kick.this_is_reclaim();
         let mut queues = Vec::with_capacity(devices.len());
         for d in devices {
             queues.push(d.queue(DEPTH as u32).map_err(|_| Errno::ENOMEM)?);

@@ -150,7 +150,7 @@ impl Frames {
         self.lists.lock().zeroed.len
     }
 
-    /// Puts a zeroed huge page into an empty frame. False where it became base pages.
+    /// Puts a zeroed huge page into an empty frame, or base pages where none can be had.
     pub fn populate(&self, f: Frame) -> Result<(), Errno> {
         const MADV_POPULATE_WRITE: i32 = 23;
         // SAFETY: the frame is empty and ours.

@@ -67,7 +67,14 @@ impl SwapCache {
     /// For mremap; called in the handler thread with none of its transfers in flight. EBUSY when
     /// a page cannot be moved: what was moved by then is at its new place, the caller copies the
     /// rest.
-    pub fn move_contents(&self, old: usize, new: usize, len: usize) -> Result<(), Errno> {
+    /// `meanwhile` is called while a transfer of reclaim's is waited for.
+    pub fn move_contents(
+        &self,
+        old: usize,
+        new: usize,
+        len: usize,
+        meanwhile: &dyn Fn(),
+    ) -> Result<(), Errno> {
         let delta = (new as i64 - old as i64) / crate::mm::PMD_SIZE as i64;
         for (from, part) in split_by_pmd(old, len) {
             let to = Pmd((from.0 as i64 + delta) as u32);
@@ -79,14 +86,15 @@ impl SwapCache {
             // Two ranges are locked here only. Reclaim ends its writes without us, but not if it
             // waits for a range that we hold: so neither is held while waiting for the other.
             let (mut f, mut t) = loop {
-                let f = rf.lock_settled();
+                let f = rf.lock();
                 let t = rt.lock();
-                if t.io().is_settled() {
+                if f.io().is_settled() && t.io().is_settled() {
                     break (f, t);
                 }
                 drop(t);
                 drop(f);
-                drop(rt.lock_settled());
+                meanwhile();
+                crate::sys::thread::pause();
             };
             self.settle(from, &mut f);
             self.settle(to, &mut t);

@@ -18,6 +18,8 @@ pub struct FillBuffers {
     base: *mut u8,
     free: [u8; Self::COUNT],
     len: usize,
+    /// Pages of each that were ever used, and so are charged.
+    touched: [u8; Self::COUNT],
 }
 
 // SAFETY: the memory is used by the thread that owns the buffers only.
@@ -32,6 +34,7 @@ impl FillBuffers {
             base: mem::map_anon(Self::BYTES)?,
             free: core::array::from_fn(|i| i as u8),
             len: Self::COUNT,
+            touched: [0; Self::COUNT],
         })
     }
     pub fn addr(&self, i: u32) -> *mut u8 {
@@ -47,6 +50,13 @@ impl FillBuffers {
     fn take(&mut self) -> Option<u32> {
         self.len = self.len.checked_sub(1)?;
         Some(self.free[self.len] as u32)
+    }
+    /// Notes that `n` pages of the buffer are used; returns how many of them for the first time.
+    fn touch(&mut self, i: u32, n: usize) -> usize {
+        let t = &mut self.touched[i as usize % Self::COUNT];
+        let new = n.saturating_sub(usize::from(*t));
+        *t += new as u8;
+        new
     }
     fn put(&mut self, i: u32) {
         if self.len < Self::COUNT {
@@ -491,6 +501,7 @@ impl SwapCache {
             self.charge.uncharge(run.len());
             return Plan::NeedBuffer;
         };
+        self.charge.charge(buffers.touch(buffer, run.len()));
         g.moving = PageMask::of(run.clone());
         g.buffer = buffer;
         g.huge = false;

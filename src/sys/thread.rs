@@ -142,6 +142,16 @@ pub fn getpid() -> u32 {
     unsafe { syscall(libc::SYS_getpid, []) }.unwrap_or(0) as u32
 }
 
+/// Sleeps for a tenth of a millisecond.
+pub fn pause() {
+    let t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 100_000,
+    };
+    // SAFETY: the time outlives the call.
+    let _ = unsafe { syscall(libc::SYS_nanosleep, [&t as *const _ as usize, 0]) };
+}
+
 /// CPUs that this thread may run on.
 pub fn cpus() -> u32 {
     let mut mask = [0u64; 128];

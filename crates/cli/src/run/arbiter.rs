@@ -116,7 +116,7 @@ impl Arbiter {
                     }
                 }
             }
-            self.control.past.merge(&p.stats);
+            self.control.past.merge(&p.stats, false);
             p.stats.clear();
             p.state.store(FREE, Release);
         }

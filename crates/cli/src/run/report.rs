@@ -15,10 +15,10 @@ use crate::size::Size;
 /// All processes of the run together, those that are gone included.
 fn total(control: &Control) -> Box<Stats> {
     let sum = Box::<Stats>::default();
-    sum.merge(&control.past);
+    sum.merge(&control.past, true);
     for p in &control.procs {
         if p.state.load(Acquire) != FREE {
-            sum.merge(&p.stats);
+            sum.merge(&p.stats, true);
         }
     }
     sum

@@ -1,0 +1,72 @@
+//! How memory pressure is told: who needs pages calls reclaim, and waits for it.
+//! `fault` and `reclaim` know each other by this alone.
+
+use crate::charge::Charge;
+use crate::control::Proc;
+use crate::mm::PMD_NR;
+use crate::sys::futex::{self, Scope};
+use core::sync::atomic::{AtomicU32, Ordering::*};
+
+/// How others call the reclaim thread and wait for it.
+#[derive(Clone, Copy)]
+pub struct Kick<'e> {
+    charge: &'e Charge,
+    line: &'e Line,
+}
+
+/// What the reclaim thread and those who wait for it share.
+#[derive(Default)]
+pub struct Line {
+    /// Bumped whenever something was freed.
+    progress: AtomicU32,
+    /// The thread's number.
+    tid: AtomicU32,
+}
+
+impl<'e> Kick<'e> {
+    pub fn new(charge: &'e Charge, line: &'e Line) -> Kick<'e> {
+        Kick { charge, line }
+    }
+
+    /// Called by the reclaim thread, once.
+    pub fn this_is_reclaim(&self) {
+        self.line.tid.store(crate::sys::thread::gettid(), Relaxed);
+    }
+
+    /// Whether the thread of that number is the reclaim thread.
+    pub fn is_reclaim(&self, tid: u32) -> bool {
+        tid != 0 && tid == self.line.tid.load(Relaxed)
+    }
+
+    pub fn proc(&self) -> &'static Proc {
+        self.charge.proc()
+    }
+
+    pub fn kick(&self) {
+        let p = self.proc();
+        p.limit_seq.fetch_add(1, Release);
+        futex::wake(&p.limit_seq, 1, Scope::Shared);
+    }
+
+    /// Sleeps until reclaim has freed something, two milliseconds at most.
+    pub fn wait_for_progress(&self) {
+        let seen = self.line.progress.load(Acquire);
+        futex::wait(&self.line.progress, seen, Some(2), Scope::Process);
+    }
+
+    pub fn made_progress(&self) {
+        self.line.progress.fetch_add(1, Release);
+        futex::wake(&self.line.progress, u32::MAX, Scope::Process);
+    }
+
+    /// Below this many free pages reclaim is called.
+    pub fn low_pages(&self) -> i64 {
+        let folios = (self.charge.limit() / (32 * PMD_NR as i64)).clamp(4, 32);
+        folios * PMD_NR as i64
+    }
+
+    /// Up to this many it works.
+    pub fn high_pages(&self) -> i64 {
+        self.low_pages() + self.low_pages() / 2
+    }
+}
