@@ -144,11 +144,15 @@ impl<'e> Handler<'e> {
     fn look(&mut self, other: &mut dyn FnMut(&mut Self, &PageFault) -> bool) -> bool {
         let mut msgs = [Msg::default(); 16];
         let n = self.cache.program().read(&mut msgs).len();
-        for m in &msgs[..n] {
-            if let Some(f) = m.page_fault() {
-                if !other(self, &f) {
-                    self.serve(&f);
-                }
+        let faults = || msgs[..n].iter().filter_map(Msg::page_fault);
+        // Reclaim first: to serve the others we may have to wait for it.
+        let kick = self.kick;
+        for f in faults().filter(|f| kick.is_reclaim(f.tid)) {
+            self.cache.serve_reclaim(&f);
+        }
+        for f in faults().filter(|f| !kick.is_reclaim(f.tid)) {
+            if !other(self, &f) {
+                self.serve(&f);
             }
         }
         self.kick_queues();
@@ -217,11 +221,6 @@ impl<'e> Handler<'e> {
     }
 
     fn serve(&mut self, f: &PageFault) {
-        if self.kick.is_reclaim(f.tid) {
-            // It may hold what we would wait for.
-            self.cache.serve_reclaim(f);
-            return;
-        }
         let start_ns = now_ns();
         let pmd = Pmd::of(f.addr);
         let page = crate::mm::page_in_pmd(f.addr);
