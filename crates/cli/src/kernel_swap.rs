@@ -137,6 +137,7 @@ pub struct KernelSwap {
     // with it detached.
     _guard: Guard,
     _device: Option<File>,
+    _pinned: Option<os::Pinned>,
 }
 
 impl KernelSwap {
@@ -152,6 +153,7 @@ impl KernelSwap {
             bytes,
             priority,
             stop,
+            pinned: None,
         };
         let (path, device) = match backing {
             Backing::File(dir) => (setup.file(dir)?, None),
@@ -165,6 +167,7 @@ impl KernelSwap {
             path,
             _guard: setup.guard,
             _device: device,
+            _pinned: setup.pinned,
         })
     }
 
@@ -178,6 +181,7 @@ struct Setup<'a> {
     bytes: u64,
     priority: u16,
     stop: &'a Interrupt,
+    pinned: Option<os::Pinned>,
 }
 
 impl Setup<'_> {
@@ -294,6 +298,12 @@ impl Setup<'_> {
         // is being measured.
         os::allocate(&memory, self.bytes)
             .map_err(io_error("reserve memory for", Path::new("the loop device")))?;
+        // And kept in memory: swapped out, it would have to come in again through the very device
+        // that waits for it, and the kernel would stand still.
+        self.pinned = Some(
+            os::Pinned::new(&memory, self.bytes)
+                .map_err(io_error("lock the memory of", Path::new("the loop device")))?,
+        );
         self.format(&memory, control)?;
         let control_file = File::open(control).map_err(io_error("open", control))?;
         // Somebody else may take the free one first.

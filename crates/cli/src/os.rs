@@ -310,3 +310,40 @@ pub fn punch_hole(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()>
     // SAFETY: no memory is passed.
     check(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, len as i64) })
 }
+
+/// A file's pages, locked in memory until this is dropped.
+#[derive(Debug)]
+pub struct Pinned {
+    start: *mut libc::c_void,
+    len: usize,
+}
+
+impl Pinned {
+    pub fn new(file: &File, len: u64) -> io::Result<Pinned> {
+        let len = usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        // SAFETY: a new shared mapping that only the kernel looks at.
+        unsafe {
+            let start = libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            );
+            if start == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            let pinned = Pinned { start, len };
+            check(libc::mlock(start, len))?;
+            Ok(pinned)
+        }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nothing refers to it.
+        unsafe { libc::munmap(self.start, self.len) };
+    }
+}
