@@ -21,6 +21,10 @@ pub struct Line {
     progress: AtomicU32,
     /// The thread's number.
     tid: AtomicU32,
+    /// The handler's thread number while it runs as SCHED_IDLE beside the program (`fault::near`).
+    near: AtomicU32,
+    /// How often the handler has looked for faults.
+    looks: AtomicU32,
 }
 
 impl<'e> Kick<'e> {
@@ -35,7 +39,33 @@ impl<'e> Kick<'e> {
 
     /// Whether the thread of that number is the reclaim thread.
     pub fn is_reclaim(&self, tid: u32) -> bool {
-        tid != 0 && tid == self.line.tid.load(Relaxed)
+        tid != 0 && tid == self.reclaim()
+    }
+
+    /// The reclaim thread's number.
+    pub fn reclaim(&self) -> u32 {
+        self.line.tid.load(Relaxed)
+    }
+
+    /// The handler's thread number while it is near a thread of the program; else 0.
+    pub fn near(&self) -> u32 {
+        self.line.near.load(Acquire)
+    }
+
+    pub fn set_near(&self, tid: u32) {
+        self.line.near.store(tid, Release);
+    }
+
+    /// The handler has looked for faults. Only it calls this.
+    #[inline]
+    pub fn looked(&self) {
+        self.line
+            .looks
+            .store(self.line.looks.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+
+    pub fn looks(&self) -> u32 {
+        self.line.looks.load(Relaxed)
     }
 
     pub fn proc(&self) -> &'static Proc {
@@ -59,8 +89,11 @@ impl<'e> Kick<'e> {
         futex::wake(&self.line.progress, u32::MAX, Scope::Process);
     }
 
-    /// Below this many free pages reclaim is called.
+    /// Below this many free pages reclaim is called. A program that jumps needs them one by one.
     pub fn low_pages(&self) -> i64 {
+        if self.near() != 0 {
+            return PMD_NR as i64;
+        }
         let folios = (self.charge.limit() / (32 * PMD_NR as i64)).clamp(4, 32);
         folios * PMD_NR as i64
     }

@@ -119,6 +119,10 @@ counters! {
     swap_clean: Sum,
     /// Small fills (up to 64 KiB).
     fill: Sum,
+    /// Times the handler went to a CPU on which a thread jumps, to serve it there.
+    fault_near: Sum,
+    /// Times it did not get to run there, or there was nothing to do.
+    fault_near_ended: Sum,
     /// Moves refused because a page is shared after fork or pinned by I/O.
     move_busy: Sum,
     /// Moves that were split because mappings or protections differ within 2 MiB.

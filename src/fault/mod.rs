@@ -5,16 +5,19 @@
 //! when memory has to be freed first, and then reclaim works.
 #![allow(unsafe_code)]
 
+mod near;
 mod stream;
 
 use crate::device::{Completion, Device, Op, Queue, Request};
 use crate::mm::{Pmd, SwapPlace, PAGE_SIZE};
 use crate::pressure::Kick;
 use crate::swap_cache::{FillBuffers, Frame, Plan, SwapCache, Unit, MAX_FRAMES};
+use crate::sys::sched::Cpus;
 use crate::sys::thread::now_ns;
 use crate::sys::uffd::{Msg, PageFault};
 use crate::sys::{syscall, Errno};
 use core::sync::atomic::Ordering::Relaxed;
+use near::Near;
 use stream::Streams;
 
 /// Transfers that the handler has in flight at most.
@@ -74,6 +77,7 @@ pub struct Handler<'e> {
     streams: Streams,
     ahead: AheadQueue,
     spin: Spin,
+    near: Near<'e>,
 }
 
 /// Whether it pays to look again before sleeping.
@@ -125,10 +129,11 @@ impl<'e> Handler<'e> {
                 len: 0,
             },
             spin: Spin {
-                possible: crate::sys::thread::cpus() > 1,
+                possible: Cpus::allowed().map_or(1, |c| c.count()) > 1,
                 pause: 0,
                 skip: 0,
             },
+            near: Near::new(kick),
         })
     }
 
@@ -156,7 +161,12 @@ impl<'e> Handler<'e> {
             }
         }
         self.kick_queues();
-        self.reap(false) || n > 0
+        self.kick.looked();
+        let found = self.reap(false) || n > 0;
+        if !found && self.in_flight == 0 {
+            self.near.looked_in_vain();
+        }
+        found
     }
 
     /// Looks for a while, where that has been worth it.
@@ -170,17 +180,20 @@ impl<'e> Handler<'e> {
             SPIN_NS
         };
         let start = now_ns();
-        while now_ns() - start < limit {
+        loop {
             if self.look(other) {
                 self.spin.worked();
                 return true;
+            }
+            // Asked after looking: where the program runs on this CPU the time was its own.
+            if now_ns() - start >= limit {
+                self.spin.failed();
+                return false;
             }
             for _ in 0..32 {
                 core::hint::spin_loop();
             }
         }
-        self.spin.failed();
-        false
     }
 
     /// Waits until no transfer of the handler is in flight and nothing is held ahead.
@@ -222,6 +235,7 @@ impl<'e> Handler<'e> {
 
     fn serve(&mut self, f: &PageFault) {
         let start_ns = now_ns();
+        self.near.seen(f.tid);
         let pmd = Pmd::of(f.addr);
         let page = crate::mm::page_in_pmd(f.addr);
         let (walk, pages) = self.streams.classify(pmd, page);
@@ -262,6 +276,7 @@ impl<'e> Handler<'e> {
                     entry,
                 } => {
                     self.cache.stats().pgmajfault.inc();
+                    self.near.leave();
                     self.read_whole(pmd, frame, first, end, entry, page, start_ns);
                     break;
                 }
@@ -272,6 +287,9 @@ impl<'e> Handler<'e> {
                     entry,
                 } => {
                     self.cache.stats().pgmajfault.inc();
+                    if pages == 1 {
+                        self.near.jump(f.tid);
+                    }
                     let addr = self.buffers.addr(buffer);
                     let target = page.saturating_sub(first) * PAGE_SIZE;
                     self.submit(

@@ -5,6 +5,8 @@
 //! ready for first touches.
 #![allow(unsafe_code)]
 
+mod watch;
+
 use crate::device::{Completion, Device, Op, Queue, Request};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::pressure::Kick;
@@ -87,6 +89,7 @@ pub struct Reclaim<'e> {
     full_since_ns: u64,
     /// The last round evicted nothing, and nothing is in flight.
     idle: bool,
+    watch: watch::Watch,
 }
 
 impl<'e> Reclaim<'e> {
@@ -120,6 +123,7 @@ impl<'e> Reclaim<'e> {
             pause_until_ns: 0,
             full_since_ns: 0,
             idle: false,
+            watch: watch::Watch::default(),
         })
     }
 
@@ -141,6 +145,7 @@ impl<'e> Reclaim<'e> {
     pub fn turn(&mut self) {
         let seq = self.kick.proc().limit_seq.load(Acquire);
         self.tick();
+        self.watch.look(self.cache.program(), self.kick);
         self.reap(false);
         self.shrink();
         self.prepare();
@@ -152,7 +157,13 @@ impl<'e> Reclaim<'e> {
             || self.cache.lru.is_empty() && self.inactive.len == 0
         {
             let busy = self.cache.charge.charged() > 0;
-            let ms = if busy { 100 } else { 1000 };
+            let ms = if self.kick.near() != 0 {
+                watch::PERIOD_MS
+            } else if busy {
+                100
+            } else {
+                1000
+            };
             futex::wait(&self.kick.proc().limit_seq, seq, Some(ms), Scope::Shared);
         } else if self.idle {
             futex::wait(
@@ -236,6 +247,7 @@ impl<'e> Reclaim<'e> {
                     self.kick.made_progress();
                 }
                 Start::Active => {}
+                Start::Busy => self.inactive.push(pmd),
                 Start::Full => {
                     self.swap_full();
                     self.full_since_ns = now_ns();
@@ -300,7 +312,8 @@ impl<'e> Reclaim<'e> {
         let touched = self.cache.stats().thp_fault_alloc.get();
         let touching = touched != self.touched;
         self.touched = touched;
-        let swapping = self.cache.stats().thp_swpin.get() > 0;
+        // A program that jumps has use for base pages only.
+        let swapping = self.cache.stats().thp_swpin.get() > 0 && self.kick.near() == 0;
         let want = if touching { ZEROED } else { 0 };
         while self.cache.frames.ready_zeroed() < want
             || swapping && self.cache.frames.ready() < ZEROED

@@ -133,6 +133,13 @@ impl SwapCache {
         match g.io() {
             IoState::Idle => {}
             IoState::Ahead if g.moving.has(page) => return self.map_ahead(pmd, &mut g),
+            IoState::Inactive if self.may_fill_inactive(&g, page) => {
+                if let Unit::Pages(n) = unit(&g.present) {
+                    return self.begin_fill(&mut g, page, n, buffers);
+                }
+                self.settle(pmd, &mut g);
+                return self.begin_whole(&mut g, frame);
+            }
             IoState::Inactive => {
                 if let Some(plan) = self.touch_inactive(pmd, &mut g, page) {
                     return plan;
@@ -175,6 +182,15 @@ impl SwapCache {
             return self.first_touch(pmd, &mut g, page, frame);
         }
         self.zero_fill(pmd, &mut g, page)
+    }
+
+    /// Whether a page of an inactive range can be read while the frame goes on holding others: the
+    /// rest of a range that is used in pieces may leave.
+    fn may_fill_inactive(&self, g: &RangeGuard<'_>, page: usize) -> bool {
+        !g.huge
+            && !g.salvage
+            && g.swapped.minus(g.present).minus(g.moving).has(page)
+            && g.entry.is_some_and(|e| self.clusters.is_writable(e))
     }
 
     /// A fault on a range that reclaim has made inactive. A folio that came in whole goes back
@@ -487,9 +503,13 @@ impl SwapCache {
         let Some(entry) = g.entry else {
             return Plan::Wait;
         };
+        let inactive = g.io() == IoState::Inactive;
+        // What the frame holds is newer than its slots.
+        let held = if inactive { g.moving } else { PageMask::EMPTY };
         let run = g
             .swapped
             .minus(g.present)
+            .minus(held)
             .run_around(page, n.clamp(1, FILL_MAX));
         if buffers.is_empty() {
             return Plan::NeedBuffer;
@@ -502,6 +522,8 @@ impl SwapCache {
             return Plan::NeedBuffer;
         };
         self.charge.charge(buffers.touch(buffer, run.len()));
+        g.held = held;
+        g.frame = g.buffer;
         g.moving = PageMask::of(run.clone());
         g.buffer = buffer;
         g.huge = false;
@@ -521,7 +543,9 @@ impl SwapCache {
         };
         let mut g = r.lock();
         let (buffer, pages) = (g.buffer, g.moving);
-        g.moving = PageMask::EMPTY;
+        g.moving = core::mem::take(&mut g.held);
+        g.buffer = g.frame;
+        let mut wake = core::mem::take(&mut g.wanted);
         let n = pages.count();
         let first = pages.runs().next().map_or(0, |r| r.start);
         if ok {
@@ -530,6 +554,8 @@ impl SwapCache {
             // A cluster that could not be read as a whole is given up as its pages come in.
             let keep = !g.salvage && self.remember(pmd, &mut g, pages, src);
             let got = self.copy_in(pmd, pages, src);
+            // The copy woke those who wait for these pages.
+            wake |= got != pages;
             self.charge.uncharge(pages.minus(got).count());
             self.became_present(pmd, &mut g, got);
             if !keep {
@@ -538,6 +564,7 @@ impl SwapCache {
             self.stats().pswpin.add(n as u64);
             self.stats().fill.inc();
         } else {
+            wake = true;
             self.charge.uncharge(n);
             self.stats().swap_read_errors.inc();
             if n > 1 {
@@ -547,10 +574,15 @@ impl SwapCache {
             }
         }
         buffers.put(buffer);
-        g.wanted = false;
-        g.set_io(IoState::Idle);
+        g.set_io(if g.moving.is_empty() {
+            IoState::Idle
+        } else {
+            IoState::Inactive
+        });
         drop(g);
-        self.program().wake(pmd.addr(), PMD_SIZE);
+        if wake {
+            self.program().wake(pmd.addr(), PMD_SIZE);
+        }
     }
 
     /// A page cannot be read from the device: whoever touches it gets SIGBUS.

@@ -46,6 +46,8 @@ pub enum Start {
     Clean,
     /// It became active again meanwhile.
     Active,
+    /// One of its other pages is being read; try again later.
+    Busy,
     /// No place in swap: it is back in the program.
     Full,
 }
@@ -163,6 +165,9 @@ impl SwapCache {
             return Start::Active;
         };
         let mut g = r.lock();
+        if g.io() == IoState::Filling && !g.held.is_empty() {
+            return Start::Busy;
+        }
         if g.io() != IoState::Inactive {
             return Start::Active;
         }

@@ -8,6 +8,7 @@ pub mod futex;
 pub mod mem;
 pub mod pagemap;
 pub mod probe;
+pub mod sched;
 pub mod syscall;
 pub mod thread;
 pub mod uffd;

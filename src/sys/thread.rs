@@ -152,19 +152,6 @@ pub fn pause() {
     let _ = unsafe { syscall(libc::SYS_nanosleep, [&t as *const _ as usize, 0]) };
 }
 
-/// CPUs that this thread may run on.
-pub fn cpus() -> u32 {
-    let mut mask = [0u64; 128];
-    // SAFETY: the mask outlives the call.
-    let n = unsafe {
-        syscall(
-            libc::SYS_sched_getaffinity,
-            [0, size_of_val(&mask), mask.as_mut_ptr() as usize],
-        )
-    };
-    n.map_or(1, |_| mask.iter().map(|w| w.count_ones()).sum())
-}
-
 /// A number that nobody can guess.
 pub fn random() -> u64 {
     let mut v = 0u64;

@@ -310,6 +310,18 @@ impl Uffd {
         self.register(addr, len, MODE_WP)
     }
 
+    /// Whether a fault waits to be read.
+    pub fn has_message(&self) -> bool {
+        let mut fd = libc::pollfd {
+            fd: self.fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: the structure outlives the call; no waiting.
+        let n = unsafe { syscall(libc::SYS_poll, [&mut fd as *mut _ as usize, 1, 0]) };
+        n == Ok(1) && fd.revents & libc::POLLIN != 0
+    }
+
     /// Faults that wait now; fewer than `buf` holds when there are no more.
     pub fn read<'a>(&self, buf: &'a mut [Msg]) -> &'a [Msg] {
         // SAFETY: the buffer is valid for its length, and any bytes are a valid Msg.

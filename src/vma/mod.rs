@@ -23,7 +23,7 @@
 //! |---|---|---|
 //! | Idle | none | |
 //! | Reading | being read into the frame; still swapped | fault: `swap_cache::swapin_done` |
-//! | Filling | being read into a fill buffer; still swapped | fault: `swap_cache::fill_done` |
+//! | Filling | being read into a fill buffer; still swapped. `held` are in a frame, if the range was Inactive, and is again afterwards | fault: `swap_cache::fill_done` |
 //! | Ahead | in the frame as well as in their slots; no transfer | fault, a hook, or fork: `swap_cache::drop_ahead` |
 //! | Inactive | in the frame only, unless `swapped` too; no transfer | reclaim: `swap_cache::start_write`; a fault or hook: `swap_cache::settle` |
 //! | Writing | in the frame only, neither present nor swapped | reclaim: `swap_cache::writeback_done` |

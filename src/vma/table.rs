@@ -47,8 +47,11 @@ pub struct State {
     /// Pages that could not be read back: neither present nor swapped, and poisoned until the
     /// program drops them.
     pub lost: PageMask,
-    /// Pages of the transfer in flight.
+    /// Pages of the transfer in flight, or in the frame.
     pub moving: PageMask,
+    /// While Filling a range that was Inactive: the pages in its frame, and the frame.
+    pub held: PageMask,
+    pub frame: u32,
     /// The place in swap, where the range has one.
     pub entry: Option<SwapPlace>,
     /// Staging frame or fill buffer of the transfer in flight.
@@ -99,10 +102,16 @@ impl Range {
                 return g;
             }
             drop(g);
+            WAITERS.fetch_add(1, SeqCst);
             futex::wait(&self.io, io, None, Scope::Process);
+            WAITERS.fetch_sub(1, SeqCst);
         }
     }
 }
+
+/// Threads in `lock_settled` that sleep or are about to. Nearly always none: a transfer's end then
+/// needs no system call.
+static WAITERS: AtomicU32 = AtomicU32::new(0);
 
 pub struct RangeGuard<'a> {
     range: &'a Range,
@@ -114,8 +123,9 @@ impl RangeGuard<'_> {
     }
 
     pub fn set_io(&mut self, io: IoState) {
-        self.range.io.store(io as u32, Relaxed);
-        if io.is_settled() {
+        // Either we see the waiter here, or it sees the new word before it sleeps.
+        self.range.io.store(io as u32, SeqCst);
+        if io.is_settled() && WAITERS.load(SeqCst) > 0 {
             futex::wake(&self.range.io, u32::MAX, Scope::Process);
         }
     }
@@ -253,4 +263,4 @@ impl Ranges {
 }
 
 const _: () = assert!(PMD_NR == 512);
-const _: () = assert!(size_of::<Range>() <= 384);
+const _: () = assert!(size_of::<Range>() <= 448);

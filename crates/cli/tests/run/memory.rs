@@ -126,3 +126,26 @@ fn eight_threads_over_three_times_the_limit() {
     assert_eq!(done.stdout, "ok\n", "{done}");
     done.has_swapped();
 }
+
+/// One thread that jumps: the handler comes to its CPU, where there is more than one.
+#[test]
+fn jumps_of_one_thread() {
+    let jumps = compile("jumps");
+    let done = Run::new(64, [jumps.to_str().unwrap(), "128", "20000", "1", "0"]).ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done.has_swapped();
+    if std::thread::available_parallelism().is_ok_and(|n| n.get() > 1) {
+        assert!(done.counter("fault_near") > 0, "{done}");
+    }
+}
+
+/// Several threads that jump, and all CPUs busy with other things.
+#[test]
+fn jumps_on_a_busy_machine() {
+    let jumps = compile("jumps");
+    for threads in ["1", "3"] {
+        let done = Run::new(64, [jumps.to_str().unwrap(), "96", "3000", threads, "4"]).ok();
+        assert_eq!(done.stdout, "ok\n", "{done}");
+        done.has_swapped();
+    }
+}

@@ -1,0 +1,174 @@
+//! Serving a thread's faults on the thread's own CPU.
+//!
+//! Where one thread jumps through memory, every miss is a conversation between it and the handler:
+//! the fault wakes the handler, the handler wakes the thread. Between two CPUs each of these is an
+//! interrupt, and in a virtual machine often an exit; on one CPU it is a context switch. So after
+//! a run of jumps of one thread the handler goes to that thread's CPU, and takes SCHED_IDLE there.
+//! The policy matters for the way back: a CPU on which only such threads run counts as idle, so
+//! the scheduler leaves the thread where it is when the handler wakes it, and lets it go first.
+//!
+//! The price is that anything else that wants this CPU goes first too. Hence the watch
+//! (`pressure::Line::near`): the reclaim thread looks every few milliseconds whether a fault waits
+//! while the handler does not get to run, and puts it back among ordinary threads. After that the
+//! handler stays away for a while, longer each time.
+//!
+//! For walks the handler stays on its own: there it is transfers and page moves that count, and
+//! they go on beside the program's work.
+
+use crate::pressure::Kick;
+use crate::sys::sched::{self, Cpus, Policy};
+use crate::sys::thread::{gettid, now_ns};
+use crate::sys::Errno;
+
+/// Jumps of one thread in a row before the handler goes there.
+const ENTER: u32 = 32;
+/// Looks in vain between two faults that say that the thread is not on our CPU: there the handler
+/// runs only while the thread does not.
+const APART_LOOKS: u32 = 4;
+/// Such faults in a row before we ask where the thread is; more each time that it was here.
+const APART_FAULTS: u32 = 2;
+const APART_FAULTS_MAX: u32 = 64;
+/// How long the handler stays away after it had to be helped.
+const REST_NS: u64 = 1_000_000_000;
+const REST_MAX_NS: u64 = 60_000_000_000;
+
+pub struct Near<'e> {
+    kick: Kick<'e>,
+    /// What the handler may run on when it is not near; None where it must not try.
+    anywhere: Option<Cpus>,
+    me: u32,
+    /// The thread whose jumps are counted.
+    tid: u32,
+    jumps: u32,
+    /// The CPU, while near.
+    cpu: Option<u32>,
+    /// Looks in vain since the last fault.
+    looks: u32,
+    apart: u32,
+    apart_faults: u32,
+    rest_ns: u64,
+    rest_until_ns: u64,
+}
+
+impl<'e> Near<'e> {
+    /// In the handler thread.
+    pub fn new(kick: Kick<'e>) -> Near<'e> {
+        let anywhere = Cpus::allowed()
+            .ok()
+            .filter(|cpus| cpus.count() > 1 && sched::may_leave_idle());
+        Near {
+            kick,
+            anywhere,
+            me: gettid(),
+            tid: 0,
+            jumps: 0,
+            cpu: None,
+            looks: 0,
+            apart: 0,
+            apart_faults: APART_FAULTS,
+            rest_ns: REST_NS,
+            rest_until_ns: 0,
+        }
+    }
+
+    /// The handler looked and found nothing to do.
+    #[inline]
+    pub fn looked_in_vain(&mut self) {
+        self.looks = self.looks.saturating_add(1);
+    }
+
+    /// A fault of this thread is about to be served. One of another thread would have to wait
+    /// while the one that we are near to runs.
+    pub fn seen(&mut self, tid: u32) {
+        if tid != self.tid {
+            self.leave();
+            self.tid = tid;
+        }
+    }
+
+    /// A fault that goes on with nothing, and waits for the device.
+    pub fn jump(&mut self, tid: u32) {
+        if self.anywhere.is_none() {
+            return;
+        }
+        let looks = core::mem::take(&mut self.looks);
+        if self.cpu.is_some() && self.kick.near() == 0 {
+            // We were helped.
+            self.go_anywhere();
+            self.jumps = 0;
+            self.rest_until_ns = now_ns() + self.rest_ns;
+            self.rest_ns = (self.rest_ns * 2).min(REST_MAX_NS);
+        }
+        self.jumps = self.jumps.saturating_add(1);
+        match self.cpu {
+            None if self.jumps >= ENTER && now_ns() >= self.rest_until_ns => {
+                self.jumps = 0;
+                // A thread that is itself idle, or has priority, is not woken as we need it.
+                if sched::is_ordinary(tid) {
+                    self.enter(tid);
+                }
+            }
+            Some(cpu) if looks >= APART_LOOKS => {
+                self.apart += 1;
+                if self.apart < self.apart_faults {
+                    return;
+                }
+                self.apart = 0;
+                match sched::cpu_of(tid) {
+                    Some(now) if now == cpu => {
+                        self.apart_faults = (self.apart_faults * 2).min(APART_FAULTS_MAX);
+                    }
+                    Some(now) if self.go_to(now).is_ok() => self.apart_faults = APART_FAULTS,
+                    _ => self.leave(),
+                }
+            }
+            _ => self.apart = 0,
+        }
+    }
+
+    fn enter(&mut self, tid: u32) {
+        let entered = sched::cpu_of(tid)
+            .ok_or(Errno::ESRCH)
+            .and_then(|cpu| self.go_to(cpu))
+            .and_then(|()| sched::ordinary_io())
+            .and_then(|()| sched::set_policy(0, Policy::Idle));
+        if entered.is_err() {
+            // Not on this system, then.
+            self.go_anywhere();
+            self.anywhere = None;
+            return;
+        }
+        self.kick.set_near(self.me);
+        self.kick.proc().stats.fault_near.inc();
+        self.apart = 0;
+        self.apart_faults = APART_FAULTS;
+    }
+
+    /// Moves to a CPU, and reclaim with it: there it moves pages without interrupting another CPU
+    /// for each of them, which costs several times the move itself.
+    fn go_to(&mut self, cpu: u32) -> Result<(), Errno> {
+        let cpus = Cpus::one(cpu);
+        cpus.confine(0)?;
+        self.cpu = Some(cpu);
+        let _ = cpus.confine(self.kick.reclaim());
+        Ok(())
+    }
+
+    fn go_anywhere(&mut self) {
+        self.cpu = None;
+        if let Some(anywhere) = &self.anywhere {
+            let _ = anywhere.confine(0);
+            let _ = anywhere.confine(self.kick.reclaim());
+        }
+    }
+
+    /// The handler is better off on its own.
+    pub fn leave(&mut self) {
+        self.jumps = 0;
+        if self.cpu.is_some() {
+            let _ = sched::set_policy(0, Policy::Other);
+            self.go_anywhere();
+            self.kick.set_near(0);
+        }
+    }
+}
