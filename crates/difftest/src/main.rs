@@ -25,7 +25,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1000)]
     pub sequences: u64,
     /// Sequences in one process, which starts with no memory
-    #[arg(long, default_value_t = 250)]
+    #[arg(long, default_value_t = 50)]
     pub batch: u64,
     /// Run until so many minutes have passed, with one seed after the other
     #[arg(long, value_name = "MINUTES")]

@@ -54,6 +54,7 @@ fn shrink(mut list: Vec<u64>, fails: &mut dyn FnMut(&[u64]) -> bool) -> Vec<u64>
             rest.extend_from_slice(&list[(at + piece).min(list.len())..]);
             if !rest.is_empty() && fails(&rest) {
                 list = rest;
+                eprintln!("{} operations left", list.len());
                 shorter = true;
             } else {
                 at += piece;

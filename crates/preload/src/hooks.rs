@@ -85,7 +85,7 @@ fn mmap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
         return plain();
     };
     if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 {
-        return mmap_fixed(e, a, addr, len, prot, flags);
+        return mmap_fixed(e, bell, a, len, prot, flags);
     }
     if !is_ordinary(prot, flags) {
         if flags & libc::MAP_ANONYMOUS != 0
@@ -105,6 +105,7 @@ fn mmap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
         }
         return Ok(got);
     }
+    refill(e, bell);
     let Some(at) = state().lock().window.take(len, 0) else {
         let got = plain()?;
         adopt(e, bell, got, len, prot);
@@ -120,6 +121,28 @@ fn mmap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
         let _ = unsafe { mem::madvise(at, len, MADV_POPULATE_WRITE) };
     }
     Ok(at)
+}
+
+/// Maps and registers what was unmapped of the window, once that is worth a request.
+fn refill(e: &Engine, bell: usize) {
+    let Some(bare) = state().lock().window.take_bare() else {
+        return;
+    };
+    let mut mapped = Vec::with_capacity(bare.len());
+    for (from, to) in bare.iter() {
+        // SAFETY: nothing is replaced. Where something is mapped by now, it stays.
+        if unsafe { mem::map_at_noreplace(from, to - from, libc::PROT_NONE) }.is_ok() {
+            mapped.push((from, to));
+        }
+    }
+    let registered = e.register_all(bell, &mapped).is_ok();
+    let mut s = state().lock();
+    for (from, to) in mapped {
+        if registered {
+            s.regions.insert(from, to);
+            s.window.give(from, to);
+        }
+    }
 }
 
 /// Makes a stretch of the window accessible.
@@ -138,6 +161,10 @@ fn open(e: &Engine, at: usize, len: usize, prot: i32) -> Result<()> {
 fn adopt(e: &Engine, bell: usize, at: usize, len: usize, prot: i32) {
     if e.register(bell, at, len).is_err() {
         e.cache.stats().unmanaged_bytes.add(len as u64);
+        let mut s = state().lock();
+        if s.window.holds(at, at + len) {
+            s.foreign.insert(at, at + len);
+        }
         return;
     }
     state().lock().regions.insert(at, at + len);
@@ -150,30 +177,35 @@ fn adopt(e: &Engine, bell: usize, at: usize, len: usize, prot: i32) {
 
 fn mmap_fixed(
     e: &Engine,
+    bell: usize,
     a: [usize; 6],
-    addr: usize,
     len: usize,
     prot: i32,
     flags: i32,
 ) -> Result<usize> {
+    let addr = a[0];
     // SAFETY: the program's own call.
-    let plain = || check(unsafe { raw(libc::SYS_mmap, a) });
+    let plain = |a: [usize; 6]| check(unsafe { raw(libc::SYS_mmap, a) });
     let end = addr.checked_add(len).ok_or(Errno::ENOMEM)?;
     let noreplace = flags & libc::MAP_FIXED_NOREPLACE == libc::MAP_FIXED_NOREPLACE;
+    let ordinary = is_ordinary(prot, flags & !(libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE));
     let (inside, in_window) = {
         let s = state().lock();
         if addr % PAGE_SIZE != 0 || !s.is_ours(addr, end) {
             drop(s);
-            return plain();
+            return plain(a);
         }
-        if noreplace && s.window.holds(addr, end) && !s.window.is_free(addr, end) {
+        let is_used = |(area, _, _): &(Area, usize, usize)| {
+            matches!(area, Area::Window | Area::Region | Area::Foreign)
+        };
+        if noreplace && s.areas(addr, end).iter().any(is_used) {
             return Err(Errno::EEXIST);
         }
         let inside = s.regions.contains(addr, end) && !s.foreign.intersects(addr, end);
         (inside, s.window.holds(addr, end))
     };
     clear(e, addr, len)?;
-    if inside && is_ordinary(prot, flags & !libc::MAP_FIXED) {
+    if inside && ordinary {
         // The same registered mapping with new contents and protection.
         // SAFETY: the program replaces what is there.
         unsafe {
@@ -188,20 +220,27 @@ fn mmap_fixed(
     }
     let mut b = a;
     if in_window && noreplace {
-        // Our inaccessible mapping is in the way; the program sees a hole there.
+        // Our inaccessible mapping may be in the way; the program sees a hole there.
         b[3] = (flags & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED) as usize;
     }
-    // SAFETY: the program's own call.
-    let got = check(unsafe { raw(libc::SYS_mmap, b) })?;
-    let mut s = state().lock();
-    s.window.claim(got, got + len);
-    s.regions.remove(got, got + len);
-    s.foreign.insert(got, got + len);
+    let got = plain(b)?;
+    {
+        let mut s = state().lock();
+        s.window.claim(got, got + len);
+        s.regions.remove(got, got + len);
+        s.foreign.remove(got, got + len);
+        if !ordinary {
+            s.foreign.insert(got, got + len);
+        }
+    }
+    if ordinary {
+        adopt(e, bell, got, len, prot);
+    }
     Ok(got)
 }
 
 /// Takes the stretch out of the tables: nothing of it is moved or read any more.
-fn clear(e: &Engine, addr: usize, len: usize) -> Result<()> {
+pub fn clear(e: &Engine, addr: usize, len: usize) -> Result<()> {
     e.set_writable(addr, len, false)?;
     e.discard(addr, len);
     let flagged = {
@@ -225,7 +264,7 @@ fn clear(e: &Engine, addr: usize, len: usize) -> Result<()> {
 ///
 /// # Safety
 /// The contents must not be needed.
-unsafe fn drop_memory(addr: usize, len: usize) -> Result<()> {
+pub unsafe fn drop_memory(addr: usize, len: usize) -> Result<()> {
     // SAFETY: the caller's contract.
     unsafe {
         match mem::madvise(addr, len, libc::MADV_DONTNEED) {
@@ -256,21 +295,14 @@ fn munmap(e: &Engine, addr: usize, len: usize) -> Result<usize> {
                 plain(s, n)?;
                 let mut st = state().lock();
                 st.foreign.remove(s, t);
-                // The hole is not used again: it is not registered any more.
+                st.window.strip(s, t);
             }
-            Area::Window => {
-                clear(e, s, n)?;
-                // SAFETY: the program gives the stretch up.
-                unsafe {
-                    drop_memory(s, n)?;
-                    mem::mprotect(s, n, libc::PROT_NONE)?;
-                }
-                state().lock().window.give(s, t);
-            }
-            Area::Region => {
+            Area::Window | Area::Region => {
                 clear(e, s, n)?;
                 plain(s, n)?;
-                state().lock().regions.remove(s, t);
+                let mut st = state().lock();
+                st.regions.remove(s, t);
+                st.window.strip(s, t);
             }
         }
     }
@@ -332,9 +364,10 @@ fn madvise(e: &Engine, addr: usize, len: usize, advice: i32) -> Result<usize> {
     }
     const MADV_COLD: i32 = 20;
     const MADV_PAGEOUT: i32 = 21;
+    const MADV_DONTNEED_LOCKED: i32 = 24;
     const MADV_COLLAPSE: i32 = 25;
     match advice {
-        libc::MADV_DONTNEED => {
+        libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED => {
             for &(s, t) in &ours {
                 e.discard(s, t - s);
             }
@@ -450,8 +483,9 @@ fn mremap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
         }
         let anon = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         let args = [fixed, new_len, RW as usize, anon as usize, usize::MAX, 0];
-        mmap_fixed(e, args, fixed, new_len, RW, anon)?
+        mmap_fixed(e, bell, args, new_len, RW, anon)?
     } else {
+        refill(e, bell);
         let at = state()
             .lock()
             .window

@@ -8,7 +8,7 @@ mod shadow;
 mod sys;
 mod threads;
 
-use crate::plan::{mix, Kind, Mixture, Rng};
+use crate::plan::{mix, Kind, Mixture, Rng, KINDS};
 use crate::{Args, STEPS};
 use shadow::{render, Part, Shadow, CELL, CELLS, FREED, PAGE, RW};
 use std::path::{Path, PathBuf};
@@ -125,6 +125,8 @@ impl World {
         let mut r = Rng::new(self.seed, id);
         let (kind, name) = self.mixture.pick(&mut r);
         sys::CURRENT.store(id, Relaxed);
+        let number = KINDS.iter().position(|k| k.0 == kind);
+        sys::KIND.store(number.unwrap_or(0), Relaxed);
         sys::trace(id);
         if std::env::var_os("DIFFTEST_VERBOSE").is_some() {
             eprintln!("{} {id:#x} {name}", std::process::id());

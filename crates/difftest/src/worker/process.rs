@@ -5,7 +5,6 @@ use super::shadow::{Shadow, FREED};
 use super::sys::{self, errno, fail, FOUND};
 use super::World;
 use crate::plan::{mix, Rng};
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Children of a process at a time.
 const MOST: usize = 3;
@@ -52,7 +51,10 @@ fn become_child(w: &mut World, shadow_fd: i32) {
     w.shadow_fd = shadow_fd;
     w.children.clear();
     w.depth += 1;
-    w.shadow().become_child();
+    if !w.shadow().become_child() {
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(0) };
+    }
     // The scratch memory and the file would be used by both.
     let fd = sys::temporary(&w.dir, super::SCRATCH);
     // SAFETY: replaces the shared scratch memory by one of the child's.
@@ -192,6 +194,5 @@ pub fn spawn(w: &mut World, r: &mut Rng) {
     if !ok || got != bytes || !status.is_ok_and(|s| s.success()) {
         fail("what cat was given did not come back");
     }
-    sys::CURRENT.fetch_add(0, Relaxed);
     w.check(p);
 }

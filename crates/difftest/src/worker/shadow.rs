@@ -3,8 +3,6 @@
 //! A page is 16 cells of 256 bytes. A cell's 32 words follow from one number, 0 for zeros; no two
 //! words of a cell are alike, so that what is misplaced is found.
 
-use super::sys;
-
 pub const PAGE: usize = 4096;
 pub const CELLS: usize = 16;
 pub const CELL: usize = PAGE / CELLS;
@@ -230,8 +228,8 @@ impl Shadow {
         }
     }
 
-    /// As a forked child sees it.
-    pub fn become_child(&mut self) {
+    /// As a forked child sees it. False if there are too many regions for that.
+    pub fn become_child(&mut self) -> bool {
         let mut r = 0;
         while r < self.count {
             let n = self.pages(r);
@@ -241,7 +239,7 @@ impl Shadow {
                     .find(|&i| self.page_at(r, i).flags & KEPT == 0)
                     .unwrap_or(n);
                 if self.is_full() && from > 0 && to < n {
-                    sys::fail("the model has no room for a region more");
+                    return false;
                 }
                 self.remove(Part {
                     region: r,
@@ -264,6 +262,7 @@ impl Shadow {
             });
             r += 1;
         }
+        true
     }
 }
 

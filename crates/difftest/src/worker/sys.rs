@@ -2,13 +2,15 @@
 
 #![allow(unsafe_code)]
 
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
+use crate::plan::KINDS;
+use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Exit status of a worker that found a difference.
 pub const FOUND: i32 = 99;
 
 /// The operation under way, for messages; and where they and the trace go.
 pub static CURRENT: AtomicU64 = AtomicU64::new(0);
+pub static KIND: AtomicUsize = AtomicUsize::new(0);
 pub static SEQUENCE: AtomicU64 = AtomicU64::new(0);
 pub static FINDINGS: AtomicI32 = AtomicI32::new(2);
 pub static TRACE: AtomicI32 = AtomicI32::new(-1);
@@ -31,9 +33,10 @@ fn write_all(fd: i32, mut bytes: &[u8]) {
 /// Ends this process with a finding.
 pub fn fail(what: &str) -> ! {
     let text = format!(
-        "sequence {} operation {:#x} pid {}: {what}\n",
+        "sequence {} operation {:#x} {} pid {}: {what}\n",
         SEQUENCE.load(Relaxed),
         CURRENT.load(Relaxed),
+        KINDS[KIND.load(Relaxed)].1,
         std::process::id()
     );
     write_all(FINDINGS.load(Relaxed), text.as_bytes());
