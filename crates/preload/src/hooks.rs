@@ -4,9 +4,12 @@
 //! They run on a hook's stack with signals blocked (see `entry`). The state's lock is not held
 //! while waiting for a transfer.
 
-use crate::entry::{Frame, BRK, MADVISE, MMAP, MPROTECT, MREMAP, MUNMAP};
-use crate::fork;
+use crate::entry::{
+    Frame, BRK, FORK, MADVISE, MLOCK, MLOCK2, MLOCKALL, MMAP, MPROTECT, MREMAP, MUNLOCK,
+    MUNLOCKALL, MUNMAP, PIN,
+};
 use crate::state::{state, Area};
+use crate::{fork, lock};
 use hugeswap::engine::Engine;
 use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
 use hugeswap::sys::syscall::{check, raw};
@@ -14,7 +17,7 @@ use hugeswap::sys::{mem, Errno};
 
 type Result<T> = core::result::Result<T, Errno>;
 
-const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+pub const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 /// The system call that a function of the C library stands for, as it is.
 pub fn plain(call: usize, a: [usize; 6]) -> i64 {
@@ -24,6 +27,11 @@ pub fn plain(call: usize, a: [usize; 6]) -> i64 {
         MPROTECT => libc::SYS_mprotect,
         MADVISE => libc::SYS_madvise,
         MREMAP => libc::SYS_mremap,
+        MLOCK => libc::SYS_mlock,
+        MUNLOCK => libc::SYS_munlock,
+        MLOCK2 => libc::SYS_mlock2,
+        MLOCKALL => libc::SYS_mlockall,
+        MUNLOCKALL => libc::SYS_munlockall,
         _ => return -(libc::ENOSYS as i64),
     };
     // SAFETY: the kernel call that the caller asked for, with the caller's arguments.
@@ -44,8 +52,18 @@ pub fn run(f: &mut Frame) {
         MADVISE => madvise(e, a[0], a[1], a[2] as i32),
         MREMAP => mremap(e, bell, a),
         BRK => crate::brk::brk(e, a[0]),
-        _ => fork::fork(e, f),
+        FORK => fork::fork(e, f),
+        MLOCK => lock::lock(e, a[0], a[1], 0),
+        MUNLOCK => lock::unlock(e, a[0], a[1]),
+        MLOCK2 => lock::lock(e, a[0], a[1], a[2] as i32),
+        MLOCKALL => lock::lock_all(e, a[0] as i32),
+        MUNLOCKALL => lock::unlock_all(e),
+        PIN => lock::pin(e, a[0], a[1]),
+        _ => Err(Errno(libc::ENOSYS)),
     };
+    if let (MMAP, Ok(at)) = (f.call, r) {
+        lock::mapped(e, at, a[1]);
+    }
     f.result = match r {
         Ok(v) => v as i64,
         Err(e) => -(e.0 as i64),
@@ -246,6 +264,8 @@ pub fn clear(e: &Engine, addr: usize, len: usize) -> Result<()> {
     let flagged = {
         let mut s = state().lock();
         s.wiped.remove(addr, addr + len);
+        s.locked.remove(addr, addr + len);
+        s.pinned.remove(addr, addr + len);
         let f = s.flagged.overlaps(addr, addr + len);
         s.flagged.remove(addr, addr + len);
         f
@@ -332,7 +352,10 @@ fn mprotect(e: &Engine, addr: usize, len: usize, prot: i32) -> Result<usize> {
     if is_writable(prot) {
         plain()?;
         for (s, t) in ours {
-            e.set_writable(s, t - s, true)?;
+            let movable = state().lock().movable(s, t);
+            for (s, t) in movable {
+                e.set_writable(s, t - s, true)?;
+            }
         }
     } else {
         for (s, t) in ours {
@@ -366,6 +389,21 @@ fn madvise(e: &Engine, addr: usize, len: usize, advice: i32) -> Result<usize> {
     const MADV_PAGEOUT: i32 = 21;
     const MADV_DONTNEED_LOCKED: i32 = 24;
     const MADV_COLLAPSE: i32 = 25;
+    const MADV_GUARD_INSTALL: i32 = 102;
+    const MADV_GUARD_REMOVE: i32 = 103;
+    if matches!(
+        advice,
+        libc::MADV_DONTNEED | libc::MADV_FREE | MADV_COLD | MADV_PAGEOUT | MADV_GUARD_INSTALL
+    ) {
+        // The kernel goes from one mapping to the next, and ends at the first that is locked.
+        let locked = state().lock().locked.overlaps(addr, end);
+        if let Some(&(from, _)) = locked.first() {
+            if from > addr {
+                madvise(e, addr, from - addr, advice)?;
+            }
+            return Err(Errno::EINVAL);
+        }
+    }
     match advice {
         libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED => {
             for &(s, t) in &ours {
@@ -388,7 +426,28 @@ fn madvise(e: &Engine, addr: usize, len: usize, advice: i32) -> Result<usize> {
         }
         // Huge pages are the engine's business, and how faults are served depends on this flag.
         libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | MADV_COLLAPSE => {}
-        MADV_COLD | MADV_PAGEOUT => e.kick_reclaim(),
+        MADV_COLD => {}
+        MADV_PAGEOUT => {
+            for &(s, t) in &ours {
+                e.page_out(s, t - s);
+            }
+        }
+        // Markers in the page table, in place of contents: nothing of ours may come there.
+        MADV_GUARD_INSTALL => {
+            for &(s, t) in &ours {
+                e.set_writable(s, t - s, false)?;
+                e.discard(s, t - s);
+                state().lock().pinned.insert(s, t);
+            }
+            plain()?;
+        }
+        MADV_GUARD_REMOVE => {
+            plain()?;
+            for &(s, t) in &ours {
+                state().lock().pinned.remove(s, t);
+                lock::let_go(e, s, t)?;
+            }
+        }
         libc::MADV_WIPEONFORK => {
             plain()?;
             let mut s = state().lock();
@@ -420,7 +479,39 @@ fn madvise(e: &Engine, addr: usize, len: usize, advice: i32) -> Result<usize> {
     Ok(0)
 }
 
+/// What is locked stays locked, wherever it goes.
 fn mremap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
+    let (Some(old_len), Some(new_len)) = (pages(a[1]), pages(a[2])) else {
+        return remap(e, bell, a);
+    };
+    let old = a[0];
+    let locked = old
+        .checked_add(old_len)
+        .map_or(vec![], |end| state().lock().locked.overlaps(old, end));
+    if locked.is_empty() {
+        return remap(e, bell, a);
+    }
+    for &(s, t) in &locked {
+        lock::unlock(e, s, t - s)?;
+    }
+    let r = remap(e, bell, a);
+    let (at, len) = match r {
+        Ok(new) => (new, new_len),
+        Err(_) => (old, old_len),
+    };
+    for (s, t) in locked {
+        let (from, mut to) = (s - old, (t - old).min(len));
+        if t == old + old_len {
+            to = len;
+        }
+        if from < to {
+            let _ = lock::lock(e, at + from, to - from, 0);
+        }
+    }
+    r
+}
+
+fn remap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
     let (old, flags, fixed) = (a[0], a[3] as i32, a[4]);
     // SAFETY: the program's own call.
     let plain = || check(unsafe { raw(libc::SYS_mremap, a) });

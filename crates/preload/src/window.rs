@@ -165,7 +165,12 @@ impl Window {
     /// Takes what is free of the stretch, or bare.
     pub fn claim(&mut self, start: usize, end: usize) {
         self.free.remove(start, end);
-        let bare: usize = self.bare.overlaps(start, end).iter().map(|(s, e)| e - s).sum();
+        let bare: usize = self
+            .bare
+            .overlaps(start, end)
+            .iter()
+            .map(|(s, e)| e - s)
+            .sum();
         self.bare.remove(start, end);
         self.bare_bytes -= bare;
     }

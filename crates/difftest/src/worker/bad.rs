@@ -41,7 +41,11 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut l
     };
     let probes: [unsafe extern "C" fn(usize) -> i32; 2] =
         [difftest_probe_read, difftest_probe_write];
-    if signal == libc::SIGSEGV && probes.iter().any(|&p| p as *const () as usize == *rip as usize) {
+    if signal == libc::SIGSEGV
+        && probes
+            .iter()
+            .any(|&p| p as *const () as usize == *rip as usize)
+    {
         CODE.store(code, Relaxed);
         ADDRESS.store(at, Relaxed);
         *rip = difftest_probe_failed as *const () as i64;
