@@ -30,6 +30,18 @@ impl Rng {
         self.below(n) == 0
     }
 
+    /// Pages of a part: mostly few.
+    pub fn some_pages(&mut self, most: usize) -> usize {
+        let n = match self.below(16) {
+            0..=8 => 1 + self.below(16),
+            9..=11 => 1 + self.below(128),
+            12 | 13 => 512 * (1 + self.below(2)) - 1 + self.below(3),
+            14 => 1 + self.below(512),
+            _ => return self.pages(most),
+        };
+        n.min(most)
+    }
+
     /// Mostly few pages, sometimes many, often at the edge of 2 MiB.
     pub fn pages(&mut self, most: usize) -> usize {
         let n = match self.below(16) {

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::shadow::PAGE;
-use super::sys::{self, errno, fail};
+use super::sys::{self, errno, fail, fail_with};
 use super::World;
 use crate::plan::Rng;
 use core::arch::global_asm;
@@ -51,7 +51,7 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut l
         *rip = difftest_probe_failed as *const () as i64;
         return;
     }
-    fail(&format!(
+    fail_with(format_args!(
         "signal {signal}, code {code}, at {at:#x}, instruction {rip:#x}"
     ));
 }
@@ -92,7 +92,7 @@ pub fn is_a_hole(at: usize, pages: usize) {
     for at in [at, at + (pages - 1) * PAGE, at + pages * PAGE - 1] {
         let found = probe(at, at % 2 == 0);
         if found != Some((SEGV_MAPERR, at)) {
-            fail(&format!("touching unmapped {at:#x} gives {found:?}"));
+            fail_with(format_args!("touching unmapped {at:#x} gives {found:?}"));
         }
     }
     let mut there = [0u8];
@@ -120,7 +120,7 @@ pub fn touch(w: &mut World, r: &mut Rng) {
             }
             let found = probe(at, write);
             if found != Some((SEGV_ACCERR, at)) {
-                fail(&format!(
+                fail_with(format_args!(
                     "touching {at:#x} of protection {prot} gives {found:?}"
                 ));
             }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::shadow::{render, Part, CELLS, FREED, PAGE, RW};
-use super::sys::{self, errno, fail, must};
+use super::sys::{self, errno, fail, fail_with, must};
 use super::{World, SCRATCH};
 use crate::plan::Rng;
 use std::path::Path;
@@ -55,7 +55,7 @@ impl World {
         for (i, page) in got.chunks_exact(WORDS).enumerate() {
             render(&self.shadow().page_at(p.region, p.from + i).cell, &mut want);
             if page != want {
-                fail(&format!("{what}: page {i} of {} is wrong", p.count));
+                fail_with(format_args!("{what}: page {i} of {} is wrong", p.count));
             }
         }
         got.fill(0);
@@ -78,7 +78,7 @@ fn all(len: usize, what: &str, mut call: impl FnMut(usize) -> isize) {
         match call(done) {
             n if n > 0 => done += n as usize,
             _ if errno() == libc::EINTR => {}
-            n => fail(&format!(
+            n => fail_with(format_args!(
                 "{what}: {n} after {done} of {len} bytes, errno {}",
                 errno()
             )),
@@ -216,7 +216,7 @@ pub fn vector(w: &mut World, r: &mut Rng) {
         (wrote, libc::preadv(fd, into.as_ptr(), into.len() as i32, 0))
     };
     if (wrote, read) != (len as isize, len as isize) {
-        fail(&format!(
+        fail_with(format_args!(
             "pwritev {wrote}, preadv {read} of {len}: errno {}",
             errno()
         ));
@@ -301,7 +301,7 @@ pub fn vm_readv(w: &mut World, r: &mut Rng) {
         }
     };
     if n != len as isize {
-        fail(&format!("process_vm: {n} of {len}, errno {}", errno()));
+        fail_with(format_args!("process_vm: {n} of {len}, errno {}", errno()));
     }
     if read {
         w.compare(p, "process_vm_readv");
@@ -351,12 +351,12 @@ pub fn uring(w: &mut World, r: &mut Rng) {
     while done < wanted {
         if let Err(e) = ring.submit_and_wait(wanted - done) {
             if e.raw_os_error() != Some(libc::EINTR) {
-                fail(&format!("io_uring_enter: {e}"));
+                fail_with(format_args!("io_uring_enter: {e}"));
             }
         }
         for c in ring.completion() {
             if c.result() != c.user_data() as i32 {
-                fail(&format!(
+                fail_with(format_args!(
                     "io_uring: {} of {} bytes",
                     c.result(),
                     c.user_data()
@@ -385,7 +385,7 @@ pub fn splice(w: &mut World, r: &mut Rng) {
     // SAFETY: the part is not written until the pipe is empty.
     let n = unsafe { libc::vmsplice(to, &v, 1, 0) };
     if n < 0 {
-        fail(&format!("vmsplice: errno {}", errno()));
+        fail_with(format_args!("vmsplice: errno {}", errno()));
     }
     const MADV_PAGEOUT: i32 = 21;
     // SAFETY: contents do not change.

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::shadow::{Part, CELLS, FREED, KEPT, LARGEST, LOCKED, PAGE, RW, WIPED};
-use super::sys::{self, errno, fail, must};
+use super::sys::{self, errno, fail, fail_with, must};
 use super::{bad, World};
 use crate::plan::Rng;
 
@@ -20,7 +20,7 @@ unsafe fn mmap(at: usize, pages: usize, prot: i32, flags: i32, fd: i32) -> usize
     // SAFETY: the caller's contract.
     let p = unsafe { libc::mmap(at as *mut _, pages * PAGE, prot, flags, fd, 0) };
     if p == libc::MAP_FAILED {
-        fail(&format!("mmap {pages} pages: errno {}", errno()));
+        fail_with(format_args!("mmap {pages} pages: errno {}", errno()));
     }
     p as usize
 }
@@ -254,7 +254,7 @@ pub fn advise(w: &mut World, r: &mut Rng) {
     let must_fail = locked && matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE)
         || !open && w.shadow().all(p, |g| g.prot == 0) && advice == MADV_POPULATE_WRITE;
     if failed != 0 && !may_fail || failed == 0 && must_fail {
-        fail(&format!("madvise {advice} gives {failed}"));
+        fail_with(format_args!("madvise {advice} gives {failed}"));
     }
     // The kernel goes from one mapping to the next, and ends at the first that is locked.
     let mut done = p;
@@ -293,7 +293,7 @@ pub fn push_out(w: &mut World, r: &mut Rng) -> Option<Part> {
     let at = w.shadow().addr(p);
     let failed = madvise(at, p.count, MADV_PAGEOUT);
     if failed != 0 && w.shadow().all(p, |g| g.flags & LOCKED == 0) {
-        fail(&format!("MADV_PAGEOUT gives {failed}"));
+        fail_with(format_args!("MADV_PAGEOUT gives {failed}"));
     }
     Some(p)
 }
@@ -392,7 +392,7 @@ fn mremap(at: usize, old: usize, new: usize, flags: i32, to: usize) -> Option<us
     if e == libc::EFAULT || e == libc::ENOMEM && in_place || e == libc::EINVAL && is_keep {
         return None;
     }
-    fail(&format!(
+    fail_with(format_args!(
         "mremap {old} to {new} pages, flags {flags}: errno {e}"
     ));
 }
@@ -516,7 +516,7 @@ pub fn brk(w: &mut World, r: &mut Rng) {
         // SAFETY: what lies behind our part of the heap is ours.
         let p = unsafe { libc::sbrk(by) };
         if p as isize == -1 {
-            fail(&format!("sbrk({by}): errno {}", errno()));
+            fail_with(format_args!("sbrk({by}): errno {}", errno()));
         }
         p as usize
     };

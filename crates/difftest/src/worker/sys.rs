@@ -30,18 +30,44 @@ fn write_all(fd: i32, mut bytes: &[u8]) {
     }
 }
 
+/// A message without the heap: what is wrong may have struck in the middle of malloc.
+struct Line {
+    bytes: [u8; 400],
+    len: usize,
+}
+
+impl core::fmt::Write for Line {
+    fn write_str(&mut self, s: &str) -> core::fmt::Result {
+        let n = s.len().min(self.bytes.len() - self.len);
+        self.bytes[self.len..self.len + n].copy_from_slice(&s.as_bytes()[..n]);
+        self.len += n;
+        Ok(())
+    }
+}
+
 /// Ends this process with a finding.
-pub fn fail(what: &str) -> ! {
-    let text = format!(
-        "sequence {} operation {:#x} {} pid {}: {what}\n",
-        SEQUENCE.load(Relaxed),
-        CURRENT.load(Relaxed),
-        KINDS[KIND.load(Relaxed)].1,
-        std::process::id()
+pub fn fail_with(what: core::fmt::Arguments<'_>) -> ! {
+    let mut line = Line {
+        bytes: [0; 400],
+        len: 0,
+    };
+    let _ = core::fmt::write(
+        &mut line,
+        format_args!(
+            "sequence {} operation {:#x} {} pid {}: {what}\n",
+            SEQUENCE.load(Relaxed),
+            CURRENT.load(Relaxed),
+            KINDS[KIND.load(Relaxed)].1,
+            std::process::id()
+        ),
     );
-    write_all(FINDINGS.load(Relaxed), text.as_bytes());
+    write_all(FINDINGS.load(Relaxed), &line.bytes[..line.len]);
     // SAFETY: ends the process.
     unsafe { libc::_exit(FOUND) }
+}
+
+pub fn fail(what: &str) -> ! {
+    fail_with(format_args!("{what}"))
 }
 
 /// Notes that the operation is carried out.
@@ -65,7 +91,7 @@ pub fn temporary(dir: &std::path::Path, len: usize) -> i32 {
     };
     // SAFETY: no memory is passed.
     if fd < 0 || unsafe { libc::ftruncate(fd, len as i64) } != 0 {
-        fail(&format!("no temporary file: errno {}", errno()));
+        fail_with(format_args!("no temporary file: errno {}", errno()));
     }
     fd
 }
@@ -93,7 +119,7 @@ pub unsafe fn map_shared(fd: i32, len: usize, at: usize) -> usize {
         )
     };
     if p == libc::MAP_FAILED {
-        fail(&format!("the file cannot be mapped: errno {}", errno()));
+        fail_with(format_args!("the file cannot be mapped: errno {}", errno()));
     }
     p as usize
 }
@@ -102,6 +128,6 @@ pub unsafe fn map_shared(fd: i32, len: usize, at: usize) -> usize {
 #[track_caller]
 pub fn must(r: i32, what: &str) {
     if r != 0 {
-        fail(&format!("{what}: errno {}", errno()));
+        fail_with(format_args!("{what}: errno {}", errno()));
     }
 }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::shadow::{Part, CELLS, LOCKED, PAGE, RW};
-use super::sys::{fail, must};
+use super::sys::{fail, fail_with, must};
 use super::{maps, World};
 use crate::plan::Rng;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
@@ -32,7 +32,7 @@ pub fn write_together(w: &mut World, r: &mut Rng) {
                         // SAFETY: mapped and writable, this page is this thread's.
                         unsafe {
                             if round == 1 && *here != want {
-                                fail(&format!("page {i} of a thread is wrong"));
+                                fail_with(format_args!("page {i} of a thread is wrong"));
                             }
                             *here = want;
                         }
@@ -85,7 +85,7 @@ pub fn fork_meanwhile(w: &mut World, r: &mut Rng) {
                 let (first, end) = (words[0], words[PAGE / 8 - 1]);
                 let falls = words.windows(2).filter(|p| p[0] != p[1]).count();
                 if first < 2 || first - end > 1 || falls as u64 != first - end {
-                    fail(&format!(
+                    fail_with(format_args!(
                         "page {i} in the child is of several moments: {first} to {end}"
                     ));
                 }
@@ -108,7 +108,7 @@ pub fn fork_meanwhile(w: &mut World, r: &mut Rng) {
             // SAFETY: mapped; the other thread is gone.
             let v = unsafe { (*word(i, k)).load(Relaxed) };
             if v != last {
-                fail(&format!("page {i} of a thread has {v}, not {last}"));
+                fail_with(format_args!("page {i} of a thread has {v}, not {last}"));
             }
         }
     }
@@ -232,7 +232,7 @@ pub fn futex(w: &mut World, r: &mut Rng) {
                 let r = call(libc::FUTEX_WAIT, 1);
                 let e = super::sys::errno();
                 if r != 0 && e != libc::EAGAIN && e != libc::EINTR {
-                    fail(&format!("FUTEX_WAIT: errno {e}"));
+                    fail_with(format_args!("FUTEX_WAIT: errno {e}"));
                 }
             }
         });
@@ -243,7 +243,7 @@ pub fn futex(w: &mut World, r: &mut Rng) {
         std::thread::yield_now();
         word.store(2, SeqCst);
         if call(libc::FUTEX_WAKE, i32::MAX as u32) < 0 {
-            fail(&format!("FUTEX_WAKE: errno {}", super::sys::errno()));
+            fail_with(format_args!("FUTEX_WAKE: errno {}", super::sys::errno()));
         }
     });
     let p = Part { count: 1, ..p };
