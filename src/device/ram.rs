@@ -87,6 +87,9 @@ impl RamDevice {
         // Fewer and larger pages where the system's shmem_enabled says "advise".
         // SAFETY: the range is the mapping just made.
         let _refused = unsafe { os::advise(base, len, libc::MADV_HUGEPAGE) };
+        // A forked child maps the file anew.
+        // SAFETY: as above; contents do not change.
+        let _refused = unsafe { os::advise(base, len, libc::MADV_DONTFORK) };
         let words = len.div_ceil(PMD_SIZE).div_ceil(64);
         let store = Store {
             base,

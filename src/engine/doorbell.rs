@@ -69,7 +69,13 @@ impl Doorbells {
 impl Engine {
     /// Brings a stretch of the program's addresses under management.
     pub fn register(&self, bell: usize, addr: usize, len: usize) -> Result<(), Errno> {
-        self.doorbells.ring(bell, REGISTER, [addr, len, 0])
+        self.register_all(bell, &[(addr, addr + len)])
+    }
+
+    /// As `register`, several stretches (start, end) with one request.
+    pub fn register_all(&self, bell: usize, all: &[(usize, usize)]) -> Result<(), Errno> {
+        self.doorbells
+            .ring(bell, REGISTER, [all.as_ptr() as usize, all.len(), 0])
     }
 
     /// Moves the contents of managed memory to other managed addresses; what is swapped out stays
@@ -99,7 +105,13 @@ impl Engine {
         let op = r.op.swap(0, Acquire);
         let mut fork = None;
         let result = match op {
-            REGISTER => self.do_register(a, b),
+            REGISTER => {
+                // SAFETY: the list that `register_all` was given: it waits for us, and it lies in
+                // memory of ours.
+                let all = unsafe { core::slice::from_raw_parts(a as *const (usize, usize), b) };
+                all.iter()
+                    .try_for_each(|&(start, end)| self.do_register(start, end - start))
+            }
             MOVE => {
                 handler.drain();
                 let handler = &*handler;

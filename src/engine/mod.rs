@@ -131,8 +131,11 @@ impl Engine {
         mem::own().any(overlaps)
     }
 
-    /// Swaps the range out soon, and does not wait for it: MADV_PAGEOUT and MADV_COLD.
-    pub fn kick_reclaim(&self) {
+    /// Swaps the ranges out soon, and does not wait for it: MADV_PAGEOUT.
+    pub fn page_out(&self, addr: usize, len: usize) {
+        for (pmd, _) in split_by_pmd(addr, len) {
+            self.cache.page_out(pmd);
+        }
         self.kick().kick();
     }
 

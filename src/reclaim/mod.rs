@@ -224,8 +224,14 @@ impl<'e> Reclaim<'e> {
         }
         let mut looked = self.cache.lru.len() + self.inactive.len + 1;
         let mut evicted = false;
-        while self.to_come() < self.kick.high_pages() && looked > 0 {
+        // What the program asked for comes after what was inactive before.
+        let mut asked = self.cache.asked.swap(0, Relaxed);
+        if asked > 0 {
+            asked += self.inactive.len;
+        }
+        while (self.to_come() < self.kick.high_pages() || asked > 0) && looked > 0 {
             looked -= 1;
+            asked = asked.saturating_sub(1);
             self.deactivate_some();
             let Some(slot) = self.writes.iter().position(Option::is_none) else {
                 return;

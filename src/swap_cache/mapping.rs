@@ -5,6 +5,7 @@ use crate::mm::{split_by_pmd, PageMask, Pmd, PAGE_SIZE};
 use crate::sys::uffd::Refused;
 use crate::sys::Errno;
 use crate::vma::{IoState, RangeGuard};
+use core::sync::atomic::Ordering::Relaxed;
 
 impl SwapCache {
     /// The pages' contents are not needed any more. The range is settled.
@@ -48,6 +49,17 @@ impl SwapCache {
         if g.moving.is_empty() {
             self.frames.put_empty(frame);
             g.set_io(IoState::Idle);
+        }
+    }
+
+    /// The range is to leave next, before it is its turn.
+    pub fn page_out(&self, pmd: Pmd) {
+        let Some(r) = self.ranges.get(pmd) else {
+            return;
+        };
+        let g = r.lock();
+        if g.listed && self.lru.hasten(&self.ranges, pmd) {
+            self.asked.fetch_add(1, Relaxed);
         }
     }
 

@@ -22,7 +22,7 @@ use crate::stats::Stats;
 use crate::sys::uffd::{Refused, Uffd};
 use crate::sys::Errno;
 use crate::vma::{Lru, RangeGuard, Ranges};
-use core::sync::atomic::{AtomicBool, AtomicI32, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::*};
 
 /// What the kernel can do, found out at start.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +48,8 @@ pub struct SwapCache {
     pub stuck: AtomicBool,
     /// No place in swap was to be had: ranges without one stay where they are.
     pub full: AtomicBool,
+    /// Ranges that the program asked to be swapped out, at the front of the list.
+    pub asked: AtomicUsize,
     /// The loss of a page was told.
     warned_lost: AtomicBool,
     program_fd: AtomicI32,
@@ -83,6 +85,7 @@ impl SwapCache {
             staging_fd: AtomicI32::new(staging.fd()),
             stuck: AtomicBool::new(false),
             full: AtomicBool::new(false),
+            asked: AtomicUsize::new(0),
             warned_lost: AtomicBool::new(false),
             zeros: Zeros(crate::sys::mem::map_anon(PMD_SIZE)?),
             seed: crate::sys::thread::random(),

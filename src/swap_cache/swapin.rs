@@ -31,7 +31,7 @@ impl FillBuffers {
 
     pub fn new() -> Result<FillBuffers, Errno> {
         Ok(FillBuffers {
-            base: mem::map_anon(Self::BYTES)?,
+            base: mem::map_threads_own(Self::BYTES)?,
             free: core::array::from_fn(|i| i as u8),
             len: Self::COUNT,
             touched: [0; Self::COUNT],

@@ -47,6 +47,15 @@ pub fn map_anon(len: usize) -> Result<*mut u8, Errno> {
     })
 }
 
+/// As `map_anon`, for what an engine thread has: a forked child, which has no such thread, does not
+/// inherit it.
+pub fn map_threads_own(len: usize) -> Result<*mut u8, Errno> {
+    let a = map_anon(len)?;
+    // SAFETY: contents do not change.
+    unsafe { madvise(a as usize, len, libc::MADV_DONTFORK) }?;
+    Ok(a)
+}
+
 /// A 2 MiB-aligned stretch of addresses, inaccessible.
 pub fn reserve_aligned(len: usize) -> Result<usize, Errno> {
     let whole = len + PMD_SIZE;

@@ -5,7 +5,7 @@
 //! Engine threads are therefore made by `clone(2)`, on a stack and a TLS block that the engine
 //! maps, with all signals blocked and a descriptor table of their own.
 
-use super::mem::map_anon;
+use super::mem::map_threads_own;
 use super::syscall::{syscall, Errno};
 use core::arch::global_asm;
 
@@ -64,7 +64,7 @@ pub unsafe fn spawn(
     arg: *mut u8,
     files: Files,
 ) -> Result<u32, Errno> {
-    let block = map_anon(STACK + TLS_BELOW + TLS_ABOVE)?;
+    let block = map_threads_own(STACK + TLS_BELOW + TLS_ABOVE)?;
     // SAFETY: the block was just mapped with this size; addresses stay inside it.
     unsafe {
         let tp = block.add(STACK + TLS_BELOW);

@@ -1,5 +1,6 @@
 //! The program's heap by brk, in memory of the window: sqlite, for one, uses nothing else.
 
+use crate::hooks;
 use hugeswap::engine::Engine;
 use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
 use hugeswap::sync::Mutex;
@@ -82,10 +83,10 @@ pub fn brk(e: &Engine, addr: usize) -> Result<usize, Errno> {
         let from = addr.next_multiple_of(PAGE_SIZE);
         let to = h.now.next_multiple_of(PAGE_SIZE);
         if from < to {
-            e.discard(from, to - from);
+            hooks::clear(e, from, to - from)?;
             // SAFETY: the program gave it up; what it had protected there is forgotten with it.
             unsafe {
-                mem::madvise(from, to - from, libc::MADV_DONTNEED)?;
+                hooks::drop_memory(from, to - from)?;
                 mem::mprotect(from, to - from, libc::PROT_READ | libc::PROT_WRITE)?;
             }
             e.set_writable(from, to - from, true)?;

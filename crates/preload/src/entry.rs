@@ -21,7 +21,7 @@ static BASE: AtomicUsize = AtomicUsize::new(0);
 static ACTIVE: AtomicU32 = AtomicU32::new(0);
 static FORKING: AtomicU32 = AtomicU32::new(0);
 
-/// Which function of the C library was called; any other number is fork. The entries below use
+/// Which function of the C library was called, or what else is asked for. The entries below use
 /// the same numbers.
 pub const MMAP: usize = 0;
 pub const MUNMAP: usize = 1;
@@ -29,6 +29,14 @@ pub const MPROTECT: usize = 2;
 pub const MADVISE: usize = 3;
 pub const MREMAP: usize = 4;
 pub const BRK: usize = 5;
+pub const FORK: usize = 6;
+pub const MLOCK: usize = 7;
+pub const MUNLOCK: usize = 8;
+pub const MLOCK2: usize = 9;
+pub const MLOCKALL: usize = 10;
+pub const MUNLOCKALL: usize = 11;
+/// Not a function of the C library: the memory stays resident from now on.
+pub const PIN: usize = 12;
 
 /// A call, on the hook's stack.
 #[repr(C)]
@@ -185,6 +193,12 @@ global_asm!(
     "hugeswap_entry hugeswap_entry_mremap, 4",
     "hugeswap_entry hugeswap_entry_brk, 5",
     "hugeswap_entry hugeswap_entry_fork, 6",
+    "hugeswap_entry hugeswap_entry_mlock, 7",
+    "hugeswap_entry hugeswap_entry_munlock, 8",
+    "hugeswap_entry hugeswap_entry_mlock2, 9",
+    "hugeswap_entry hugeswap_entry_mlockall, 10",
+    "hugeswap_entry hugeswap_entry_munlockall, 11",
+    "hugeswap_entry hugeswap_entry_pin, 12",
     "hugeswap_hook_common:",
     "push rbp",
     "mov rbp, rsp",
@@ -231,4 +245,10 @@ extern "C" {
     pub fn hugeswap_entry_mremap();
     pub fn hugeswap_entry_brk();
     pub fn hugeswap_entry_fork();
+    pub fn hugeswap_entry_mlock();
+    pub fn hugeswap_entry_munlock();
+    pub fn hugeswap_entry_mlock2();
+    pub fn hugeswap_entry_mlockall();
+    pub fn hugeswap_entry_munlockall();
+    pub fn hugeswap_entry_pin(addr: usize, len: usize) -> i64;
 }

@@ -56,6 +56,7 @@ pub fn fork(e: &'static Engine, f: &mut Frame) -> Result<usize, Errno> {
     if pid == Ok(0) {
         entry::only_me(f);
         e.fork_child(token, &registered(), &wiped());
+        crate::lock::in_child(e);
         if let Some((head, len)) = robust_head_in_child() {
             // The child holds none of the parent's robust mutexes.
             // SAFETY: the thread's own list head, and the word before it, as glibc sets them.

@@ -4,9 +4,12 @@
 //! They run on a hook's stack with signals blocked (see `entry`). The state's lock is not held
 //! while waiting for a transfer.
 
-use crate::entry::{Frame, BRK, MADVISE, MMAP, MPROTECT, MREMAP, MUNMAP};
-use crate::fork;
+use crate::entry::{
+    Frame, BRK, FORK, MADVISE, MLOCK, MLOCK2, MLOCKALL, MMAP, MPROTECT, MREMAP, MUNLOCK,
+    MUNLOCKALL, MUNMAP, PIN,
+};
 use crate::state::{state, Area};
+use crate::{fork, lock};
 use hugeswap::engine::Engine;
 use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
 use hugeswap::sys::syscall::{check, raw};
@@ -14,7 +17,7 @@ use hugeswap::sys::{mem, Errno};
 
 type Result<T> = core::result::Result<T, Errno>;
 
-const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+pub const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 /// The system call that a function of the C library stands for, as it is.
 pub fn plain(call: usize, a: [usize; 6]) -> i64 {
@@ -24,6 +27,11 @@ pub fn plain(call: usize, a: [usize; 6]) -> i64 {
         MPROTECT => libc::SYS_mprotect,
         MADVISE => libc::SYS_madvise,
         MREMAP => libc::SYS_mremap,
+        MLOCK => libc::SYS_mlock,
+        MUNLOCK => libc::SYS_munlock,
+        MLOCK2 => libc::SYS_mlock2,
+        MLOCKALL => libc::SYS_mlockall,
+        MUNLOCKALL => libc::SYS_munlockall,
         _ => return -(libc::ENOSYS as i64),
     };
     // SAFETY: the kernel call that the caller asked for, with the caller's arguments.
@@ -44,8 +52,18 @@ pub fn run(f: &mut Frame) {
         MADVISE => madvise(e, a[0], a[1], a[2] as i32),
         MREMAP => mremap(e, bell, a),
         BRK => crate::brk::brk(e, a[0]),
-        _ => fork::fork(e, f),
+        FORK => fork::fork(e, f),
+        MLOCK => lock::lock(e, a[0], a[1], 0),
+        MUNLOCK => lock::unlock(e, a[0], a[1]),
+        MLOCK2 => lock::lock(e, a[0], a[1], a[2] as i32),
+        MLOCKALL => lock::lock_all(e, a[0] as i32),
+        MUNLOCKALL => lock::unlock_all(e),
+        PIN => lock::pin(e, a[0], a[1]),
+        _ => Err(Errno(libc::ENOSYS)),
     };
+    if let (MMAP, Ok(at)) = (f.call, r) {
+        lock::mapped(e, at, a[1]);
+    }
     f.result = match r {
         Ok(v) => v as i64,
         Err(e) => -(e.0 as i64),
@@ -85,7 +103,7 @@ fn mmap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
         return plain();
     };
     if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 {
-        return mmap_fixed(e, a, addr, len, prot, flags);
+        return mmap_fixed(e, bell, a, len, prot, flags);
     }
     if !is_ordinary(prot, flags) {
         if flags & libc::MAP_ANONYMOUS != 0
@@ -105,6 +123,7 @@ fn mmap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
         }
         return Ok(got);
     }
+    refill(e, bell);
     let Some(at) = state().lock().window.take(len, 0) else {
         let got = plain()?;
         adopt(e, bell, got, len, prot);
@@ -120,6 +139,28 @@ fn mmap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
         let _ = unsafe { mem::madvise(at, len, MADV_POPULATE_WRITE) };
     }
     Ok(at)
+}
+
+/// Maps and registers what was unmapped of the window, once that is worth a request.
+fn refill(e: &Engine, bell: usize) {
+    let Some(bare) = state().lock().window.take_bare() else {
+        return;
+    };
+    let mut mapped = Vec::with_capacity(bare.len());
+    for (from, to) in bare.iter() {
+        // SAFETY: nothing is replaced. Where something is mapped by now, it stays.
+        if unsafe { mem::map_at_noreplace(from, to - from, libc::PROT_NONE) }.is_ok() {
+            mapped.push((from, to));
+        }
+    }
+    let registered = e.register_all(bell, &mapped).is_ok();
+    let mut s = state().lock();
+    for (from, to) in mapped {
+        if registered {
+            s.regions.insert(from, to);
+            s.window.give(from, to);
+        }
+    }
 }
 
 /// Makes a stretch of the window accessible.
@@ -138,6 +179,10 @@ fn open(e: &Engine, at: usize, len: usize, prot: i32) -> Result<()> {
 fn adopt(e: &Engine, bell: usize, at: usize, len: usize, prot: i32) {
     if e.register(bell, at, len).is_err() {
         e.cache.stats().unmanaged_bytes.add(len as u64);
+        let mut s = state().lock();
+        if s.window.holds(at, at + len) {
+            s.foreign.insert(at, at + len);
+        }
         return;
     }
     state().lock().regions.insert(at, at + len);
@@ -150,30 +195,35 @@ fn adopt(e: &Engine, bell: usize, at: usize, len: usize, prot: i32) {
 
 fn mmap_fixed(
     e: &Engine,
+    bell: usize,
     a: [usize; 6],
-    addr: usize,
     len: usize,
     prot: i32,
     flags: i32,
 ) -> Result<usize> {
+    let addr = a[0];
     // SAFETY: the program's own call.
-    let plain = || check(unsafe { raw(libc::SYS_mmap, a) });
+    let plain = |a: [usize; 6]| check(unsafe { raw(libc::SYS_mmap, a) });
     let end = addr.checked_add(len).ok_or(Errno::ENOMEM)?;
     let noreplace = flags & libc::MAP_FIXED_NOREPLACE == libc::MAP_FIXED_NOREPLACE;
+    let ordinary = is_ordinary(prot, flags & !(libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE));
     let (inside, in_window) = {
         let s = state().lock();
         if addr % PAGE_SIZE != 0 || !s.is_ours(addr, end) {
             drop(s);
-            return plain();
+            return plain(a);
         }
-        if noreplace && s.window.holds(addr, end) && !s.window.is_free(addr, end) {
+        let is_used = |(area, _, _): &(Area, usize, usize)| {
+            matches!(area, Area::Window | Area::Region | Area::Foreign)
+        };
+        if noreplace && s.areas(addr, end).iter().any(is_used) {
             return Err(Errno::EEXIST);
         }
         let inside = s.regions.contains(addr, end) && !s.foreign.intersects(addr, end);
         (inside, s.window.holds(addr, end))
     };
     clear(e, addr, len)?;
-    if inside && is_ordinary(prot, flags & !libc::MAP_FIXED) {
+    if inside && ordinary {
         // The same registered mapping with new contents and protection.
         // SAFETY: the program replaces what is there.
         unsafe {
@@ -188,25 +238,34 @@ fn mmap_fixed(
     }
     let mut b = a;
     if in_window && noreplace {
-        // Our inaccessible mapping is in the way; the program sees a hole there.
+        // Our inaccessible mapping may be in the way; the program sees a hole there.
         b[3] = (flags & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED) as usize;
     }
-    // SAFETY: the program's own call.
-    let got = check(unsafe { raw(libc::SYS_mmap, b) })?;
-    let mut s = state().lock();
-    s.window.claim(got, got + len);
-    s.regions.remove(got, got + len);
-    s.foreign.insert(got, got + len);
+    let got = plain(b)?;
+    {
+        let mut s = state().lock();
+        s.window.claim(got, got + len);
+        s.regions.remove(got, got + len);
+        s.foreign.remove(got, got + len);
+        if !ordinary {
+            s.foreign.insert(got, got + len);
+        }
+    }
+    if ordinary {
+        adopt(e, bell, got, len, prot);
+    }
     Ok(got)
 }
 
 /// Takes the stretch out of the tables: nothing of it is moved or read any more.
-fn clear(e: &Engine, addr: usize, len: usize) -> Result<()> {
+pub fn clear(e: &Engine, addr: usize, len: usize) -> Result<()> {
     e.set_writable(addr, len, false)?;
     e.discard(addr, len);
     let flagged = {
         let mut s = state().lock();
         s.wiped.remove(addr, addr + len);
+        s.locked.remove(addr, addr + len);
+        s.pinned.remove(addr, addr + len);
         let f = s.flagged.overlaps(addr, addr + len);
         s.flagged.remove(addr, addr + len);
         f
@@ -225,7 +284,7 @@ fn clear(e: &Engine, addr: usize, len: usize) -> Result<()> {
 ///
 /// # Safety
 /// The contents must not be needed.
-unsafe fn drop_memory(addr: usize, len: usize) -> Result<()> {
+pub unsafe fn drop_memory(addr: usize, len: usize) -> Result<()> {
     // SAFETY: the caller's contract.
     unsafe {
         match mem::madvise(addr, len, libc::MADV_DONTNEED) {
@@ -256,21 +315,14 @@ fn munmap(e: &Engine, addr: usize, len: usize) -> Result<usize> {
                 plain(s, n)?;
                 let mut st = state().lock();
                 st.foreign.remove(s, t);
-                // The hole is not used again: it is not registered any more.
+                st.window.strip(s, t);
             }
-            Area::Window => {
-                clear(e, s, n)?;
-                // SAFETY: the program gives the stretch up.
-                unsafe {
-                    drop_memory(s, n)?;
-                    mem::mprotect(s, n, libc::PROT_NONE)?;
-                }
-                state().lock().window.give(s, t);
-            }
-            Area::Region => {
+            Area::Window | Area::Region => {
                 clear(e, s, n)?;
                 plain(s, n)?;
-                state().lock().regions.remove(s, t);
+                let mut st = state().lock();
+                st.regions.remove(s, t);
+                st.window.strip(s, t);
             }
         }
     }
@@ -300,7 +352,10 @@ fn mprotect(e: &Engine, addr: usize, len: usize, prot: i32) -> Result<usize> {
     if is_writable(prot) {
         plain()?;
         for (s, t) in ours {
-            e.set_writable(s, t - s, true)?;
+            let movable = state().lock().movable(s, t);
+            for (s, t) in movable {
+                e.set_writable(s, t - s, true)?;
+            }
         }
     } else {
         for (s, t) in ours {
@@ -332,9 +387,25 @@ fn madvise(e: &Engine, addr: usize, len: usize, advice: i32) -> Result<usize> {
     }
     const MADV_COLD: i32 = 20;
     const MADV_PAGEOUT: i32 = 21;
+    const MADV_DONTNEED_LOCKED: i32 = 24;
     const MADV_COLLAPSE: i32 = 25;
+    const MADV_GUARD_INSTALL: i32 = 102;
+    const MADV_GUARD_REMOVE: i32 = 103;
+    if matches!(
+        advice,
+        libc::MADV_DONTNEED | libc::MADV_FREE | MADV_COLD | MADV_PAGEOUT | MADV_GUARD_INSTALL
+    ) {
+        // The kernel goes from one mapping to the next, and ends at the first that is locked.
+        let locked = state().lock().locked.overlaps(addr, end);
+        if let Some(&(from, _)) = locked.first() {
+            if from > addr {
+                madvise(e, addr, from - addr, advice)?;
+            }
+            return Err(Errno::EINVAL);
+        }
+    }
     match advice {
-        libc::MADV_DONTNEED => {
+        libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED => {
             for &(s, t) in &ours {
                 e.discard(s, t - s);
             }
@@ -355,7 +426,28 @@ fn madvise(e: &Engine, addr: usize, len: usize, advice: i32) -> Result<usize> {
         }
         // Huge pages are the engine's business, and how faults are served depends on this flag.
         libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | MADV_COLLAPSE => {}
-        MADV_COLD | MADV_PAGEOUT => e.kick_reclaim(),
+        MADV_COLD => {}
+        MADV_PAGEOUT => {
+            for &(s, t) in &ours {
+                e.page_out(s, t - s);
+            }
+        }
+        // Markers in the page table, in place of contents: nothing of ours may come there.
+        MADV_GUARD_INSTALL => {
+            for &(s, t) in &ours {
+                e.set_writable(s, t - s, false)?;
+                e.discard(s, t - s);
+                state().lock().pinned.insert(s, t);
+            }
+            plain()?;
+        }
+        MADV_GUARD_REMOVE => {
+            plain()?;
+            for &(s, t) in &ours {
+                state().lock().pinned.remove(s, t);
+                lock::let_go(e, s, t)?;
+            }
+        }
         libc::MADV_WIPEONFORK => {
             plain()?;
             let mut s = state().lock();
@@ -387,7 +479,39 @@ fn madvise(e: &Engine, addr: usize, len: usize, advice: i32) -> Result<usize> {
     Ok(0)
 }
 
+/// What is locked stays locked, wherever it goes.
 fn mremap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
+    let (Some(old_len), Some(new_len)) = (pages(a[1]), pages(a[2])) else {
+        return remap(e, bell, a);
+    };
+    let old = a[0];
+    let locked = old
+        .checked_add(old_len)
+        .map_or(vec![], |end| state().lock().locked.overlaps(old, end));
+    if locked.is_empty() {
+        return remap(e, bell, a);
+    }
+    for &(s, t) in &locked {
+        lock::unlock(e, s, t - s)?;
+    }
+    let r = remap(e, bell, a);
+    let (at, len) = match r {
+        Ok(new) => (new, new_len),
+        Err(_) => (old, old_len),
+    };
+    for (s, t) in locked {
+        let (from, mut to) = (s - old, (t - old).min(len));
+        if t == old + old_len {
+            to = len;
+        }
+        if from < to {
+            let _ = lock::lock(e, at + from, to - from, 0);
+        }
+    }
+    r
+}
+
+fn remap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
     let (old, flags, fixed) = (a[0], a[3] as i32, a[4]);
     // SAFETY: the program's own call.
     let plain = || check(unsafe { raw(libc::SYS_mremap, a) });
@@ -450,8 +574,9 @@ fn mremap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
         }
         let anon = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         let args = [fixed, new_len, RW as usize, anon as usize, usize::MAX, 0];
-        mmap_fixed(e, args, fixed, new_len, RW, anon)?
+        mmap_fixed(e, bell, args, new_len, RW, anon)?
     } else {
+        refill(e, bell);
         let at = state()
             .lock()
             .window

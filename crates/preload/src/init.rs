@@ -153,14 +153,14 @@ fn adopt_existing(e: &Engine) {
 
 /// The functions of the C library that we stand for.
 struct Targets {
-    functions: [(&'static CStr, usize, usize); 7],
+    functions: [(&'static CStr, usize, usize); 12],
     curbrk: usize,
 }
 
 impl Targets {
     fn find() -> Result<Targets, patch::PatchError> {
         use entry::*;
-        let list: [(&'static CStr, unsafe extern "C" fn()); 7] = [
+        let list: [(&'static CStr, unsafe extern "C" fn()); 12] = [
             (c"mmap", hugeswap_entry_mmap),
             (c"munmap", hugeswap_entry_munmap),
             (c"mprotect", hugeswap_entry_mprotect),
@@ -168,8 +168,13 @@ impl Targets {
             (c"mremap", hugeswap_entry_mremap),
             (c"brk", hugeswap_entry_brk),
             (c"_Fork", hugeswap_entry_fork),
+            (c"mlock", hugeswap_entry_mlock),
+            (c"munlock", hugeswap_entry_munlock),
+            (c"mlock2", hugeswap_entry_mlock2),
+            (c"mlockall", hugeswap_entry_mlockall),
+            (c"munlockall", hugeswap_entry_munlockall),
         ];
-        let mut functions = [(c"", 0, 0); 7];
+        let mut functions = [(c"", 0, 0); 12];
         for (f, (name, to)) in functions.iter_mut().zip(list) {
             *f = (name, patch::find(name)?, to as usize);
         }

@@ -8,6 +8,7 @@
 //! | `entry` | from such a call to a hook: signals blocked, own stack |
 //! | `hooks` | mmap, munmap, mprotect, madvise, mremap |
 //! | `brk`, `fork` | the heap; fork |
+//! | `lock`, `resident` | mlock; what of the C library the kernel itself reads |
 //! | `state`, `window` | which addresses are ours, and which are free |
 //! | `failure` | a bug of ours ends the program with a message |
 //! | `maps` | what was mapped before we came |
@@ -20,7 +21,9 @@ mod failure;
 mod fork;
 mod hooks;
 mod init;
+mod lock;
 mod maps;
 mod patch;
+mod resident;
 mod state;
 mod window;

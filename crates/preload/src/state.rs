@@ -11,6 +11,12 @@ pub struct State {
     pub foreign: Extents,
     /// A forked child finds zeros here: MADV_WIPEONFORK.
     pub wiped: Extents,
+    /// Locked by mlock and its like.
+    pub locked: Extents,
+    /// Stays where it is for another reason: guard pages, mutexes that the kernel reads.
+    pub pinned: Extents,
+    /// What is mapped from now on is locked: the flags of mlockall, 0 for none.
+    pub lock_future: i32,
     /// The kernel's mapping carries flags that a later mapping at its place must not inherit.
     pub flagged: Extents,
 }
@@ -42,6 +48,9 @@ impl State {
             regions: Extents::new(),
             foreign: Extents::new(),
             wiped: Extents::new(),
+            locked: Extents::new(),
+            pinned: Extents::new(),
+            lock_future: 0,
             flagged: Extents::new(),
         }
     }
@@ -49,6 +58,21 @@ impl State {
     /// Whether the stretch has anything to do with us.
     pub fn is_ours(&self, start: usize, end: usize) -> bool {
         self.regions.intersects(start, end) || (start < self.window.end && end > self.window.start)
+    }
+
+    /// The parts of a managed stretch that reclaim may take, as far as protection allows.
+    pub fn movable(&self, start: usize, end: usize) -> Vec<(usize, usize)> {
+        let mut out = Extents::new();
+        out.insert(start, end);
+        for (s, e) in self
+            .locked
+            .overlaps(start, end)
+            .into_iter()
+            .chain(self.pinned.overlaps(start, end))
+        {
+            out.remove(s, e);
+        }
+        out.iter().collect()
     }
 
     fn area(&self, at: usize) -> Area {

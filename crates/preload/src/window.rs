@@ -1,9 +1,10 @@
 //! Addresses for the program's anonymous memory.
 //!
 //! The window is one inaccessible mapping, registered with the engine once. What the program maps
-//! is a stretch of it made accessible; what it unmaps becomes inaccessible again. Small mappings
-//! are put next to each other, so that together they fill 2 MiB ranges; mappings of 2 MiB and more
-//! begin at such a range.
+//! is a stretch of it made accessible. What it unmaps is really unmapped, so that whoever touches
+//! it finds nothing there: it is *bare*. When enough is bare it is mapped and registered again, all
+//! with one request. Small mappings are put next to each other, so that together they fill 2 MiB
+//! ranges; mappings of 2 MiB and more begin at such a range.
 
 use hugeswap::mm::PMD_SIZE;
 use std::collections::BTreeMap;
@@ -79,6 +80,10 @@ impl Extents {
             .is_some_and(|(_, &e)| e > start)
     }
 
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         self.0.iter().map(|(&s, &e)| (s, e))
     }
@@ -89,8 +94,16 @@ impl Extents {
 pub struct Window {
     pub start: usize,
     pub end: usize,
+    /// Mapped, inaccessible, registered.
     free: Extents,
+    /// Not mapped.
+    bare: Extents,
+    bare_bytes: usize,
 }
+
+/// So much may be bare before it is made free again.
+const BARE_BYTES: usize = 64 << 20;
+const BARE_PIECES: usize = 64;
 
 impl Window {
     pub const fn empty() -> Window {
@@ -98,13 +111,21 @@ impl Window {
             start: 0,
             end: 0,
             free: Extents::new(),
+            bare: Extents::new(),
+            bare_bytes: 0,
         }
     }
 
     pub fn new(start: usize, end: usize) -> Window {
         let mut free = Extents::default();
         free.insert(start, end);
-        Window { start, end, free }
+        Window {
+            start,
+            end,
+            free,
+            bare: Extents::new(),
+            bare_bytes: 0,
+        }
     }
 
     pub fn holds(&self, start: usize, end: usize) -> bool {
@@ -141,9 +162,36 @@ impl Window {
         ok
     }
 
-    /// Takes what is free of the stretch.
+    /// Takes what is free of the stretch, or bare.
     pub fn claim(&mut self, start: usize, end: usize) {
         self.free.remove(start, end);
+        let bare: usize = self
+            .bare
+            .overlaps(start, end)
+            .iter()
+            .map(|(s, e)| e - s)
+            .sum();
+        self.bare.remove(start, end);
+        self.bare_bytes -= bare;
+    }
+
+    /// The stretch was unmapped.
+    pub fn strip(&mut self, start: usize, end: usize) {
+        let (start, end) = (start.max(self.start), end.min(self.end));
+        if start < end {
+            self.claim(start, end);
+            self.bare.insert(start, end);
+            self.bare_bytes += end - start;
+        }
+    }
+
+    /// What is bare, if it is time to map it again: whoever asks has to give it afterwards.
+    pub fn take_bare(&mut self) -> Option<Extents> {
+        if self.bare_bytes < BARE_BYTES && self.bare.len() < BARE_PIECES {
+            return None;
+        }
+        self.bare_bytes = 0;
+        Some(core::mem::take(&mut self.bare))
     }
 
     pub fn give(&mut self, start: usize, end: usize) {
@@ -232,5 +280,20 @@ mod tests {
         let e = w.take(8192, 0x3000).unwrap();
         assert_eq!(e % PMD_SIZE, 0x3000);
         assert!(w.take(1 << 40, 0).is_none());
+    }
+
+    #[test]
+    fn what_is_bare_is_given_back_at_once() {
+        let mut w = Window::new(0x4000_0000, 0x8000_0000);
+        let a = w.take(BARE_BYTES, 0).unwrap();
+        w.strip(a, a + BARE_BYTES / 2);
+        assert!(!w.is_touched(a, a + BARE_BYTES) && w.take_bare().is_none());
+        w.strip(a, a + BARE_BYTES);
+        let bare = w.take_bare().unwrap();
+        assert_eq!(bare.iter().collect::<Vec<_>>(), [(a, a + BARE_BYTES)]);
+        assert!(w.take_bare().is_none());
+        w.strip(a, a + 4096);
+        w.claim(a, a + 8192);
+        assert_eq!(w.bare_bytes, 0);
     }
 }

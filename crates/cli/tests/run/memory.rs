@@ -1,107 +1,93 @@
-//! What programs do with their memory, against a shadow of it.
+//! What programs do with their memory, against a shadow of it: see crates/difftest.
 
 use std::process::Command;
 
-use crate::support::{compile, long, machine, Dir, Run};
+use crate::support::{compile, hugeswap, long, machine, Dir, Run};
 
-/// `without`: what is left out, see c/maps.c.
-fn sequences(first: u32, count: u32, without: &[&str], options: &[(&str, &str)]) {
-    let maps = compile("maps");
-    let dir = Dir::new("shadow");
-    let shadow = dir.join("shadow");
-    let (first, count) = (first.to_string(), count.to_string());
-    let mut line = vec![
-        maps.to_str().unwrap(),
-        shadow.to_str().unwrap(),
-        &first,
-        &count,
-    ];
-    line.extend(without);
-    let mut run = Run::new(64, line).seconds(if long() { 1500 } else { 120 });
-    for (name, value) in options {
-        run = run.env(name, value);
+/// Random sequences on 640 MiB of data with a limit of a tenth; what fails is shrunk and told.
+fn sequences(seed: u64, count: u64, options: &[&str], envs: &[(&str, &str)]) {
+    let _machine = machine();
+    let dir = Dir::new("sequences");
+    let command = hugeswap();
+    let stats = dir.join("stats.json");
+    let mut c = Command::new(command.with_file_name("hugeswap-difftest"));
+    c.args(["--seed", &seed.to_string(), "--dir"])
+        .arg(dir.path());
+    if long() {
+        c.args(["--minutes", "20"]);
+    } else {
+        c.args(["--sequences", &count.to_string()]);
     }
-    let done = run.ok();
-    assert_eq!(done.stdout, "ok\n", "{done}");
-    done.has_swapped();
+    if !options.is_empty() {
+        c.arg("--").arg(command);
+        c.args([
+            "run",
+            "--memory",
+            "64M",
+            "--swap-size",
+            "2G",
+            "--stats-json",
+        ]);
+        c.arg(&stats).args(options).arg("--");
+    }
+    let output = c.envs(envs.iter().copied()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{c:?}\n{said}");
+    let swapped = std::fs::read(&stats).is_ok_and(|text| {
+        let v: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        v["counters"]["pswpin"].as_u64() > Some(1000)
+    });
+    let may = !options.is_empty() && envs.iter().all(|(name, _)| *name != "HUGESWAP_NO_MOVE");
+    assert_eq!(swapped, may, "whether it swapped: {c:?}");
 }
 
 /// The test itself is right: the same sequences without us.
 #[test]
-fn sequences_without_swap() {
-    let _machine = machine();
-    let dir = Dir::new("shadow");
-    let output = Command::new("timeout")
-        .args(["-k", "1", "60"])
-        .arg(compile("maps"))
-        .arg(dir.join("shadow"))
-        .args(["1", "300"])
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
+fn sequences_unmanaged() {
+    sequences(1, 300, &[], &[]);
 }
 
 #[test]
-fn sequences_1() {
-    sequences(1, if long() { 10_000 } else { 160 }, &["fork"], &[]);
-}
-
-#[test]
-fn sequences_with_forks() {
-    sequences(1_000_000, if long() { 10_000 } else { 160 }, &[], &[]);
-}
-
-#[test]
-fn sequences_of_plain_mappings() {
-    let without = ["fork", "remap", "protect", "advise", "over", "brk"];
-    sequences(5_000_000, 160, &without, &[]);
+fn sequences_on_disk() {
+    sequences(1000, 400, &["--swap", "/var/tmp"], &[]);
 }
 
 #[test]
 fn sequences_on_ram() {
-    let maps = compile("maps");
-    let dir = Dir::new("shadow");
-    let shadow = dir.join("shadow");
-    let line = [
-        maps.to_str().unwrap(),
-        shadow.to_str().unwrap(),
-        "2000000",
-        "100",
-        "fork",
-    ];
-    let done = Run::new(64, line)
-        .swap("ram")
-        .option("--swap-size=256M")
-        .above(384)
-        .ok();
-    assert_eq!(done.stdout, "ok\n", "{done}");
+    sequences(2_000_000, 1200, &["--swap", "ram"], &[]);
 }
 
-/// As before Linux 6.8: nothing can leave memory (see `swap_cache::Victim`), the program is told
-/// so, and goes on above its limit with everything right.
 #[test]
-fn sequences_without_move() {
-    let maps = compile("maps");
-    let dir = Dir::new("shadow");
-    let shadow = dir.join("shadow");
-    let line = [
-        maps.to_str().unwrap(),
-        shadow.to_str().unwrap(),
-        "3000000",
-        "60",
-        "fork",
-    ];
-    let done = Run::new(64, line)
-        .env("HUGESWAP_NO_MOVE", "1")
-        .above(384)
-        .ok();
-    assert_eq!(done.stdout, "ok\n", "{done}");
-    assert!(done.stderr.contains("can't move pages"), "{done}");
+fn sequences_with_faults() {
+    let faults = "write-eio=every:60,short=every:5,delay=3,reorder,seed=9";
+    sequences(
+        3_000_000,
+        200,
+        &["--swap", "/var/tmp"],
+        &[("HUGESWAP_INJECT", faults)],
+    );
 }
 
 #[test]
 fn sequences_without_io_uring() {
-    sequences(4_000_000, 60, &["fork"], &[("HUGESWAP_NO_IO_URING", "1")]);
+    sequences(
+        4_000_000,
+        100,
+        &["--swap", "/var/tmp"],
+        &[("HUGESWAP_NO_IO_URING", "1")],
+    );
+}
+
+/// As before Linux 6.8: nothing can leave memory (see `swap_cache::Victim`), and the program goes
+/// on above its limit with everything right.
+#[test]
+fn sequences_without_move() {
+    sequences(
+        5_000_000,
+        100,
+        &["--swap", "/var/tmp"],
+        &[("HUGESWAP_NO_MOVE", "1")],
+    );
 }
 
 /// Small mappings that share 2 MiB with others, and come and go.

@@ -1,6 +1,6 @@
 //! fork, exec and their relatives with memory that is swapped out.
 
-use crate::support::{compile, wait_for, Done, Run};
+use crate::support::{compile, kill, long, wait_for, Done, Run};
 
 fn run(what: &str) -> Done {
     let program = compile("processes");
@@ -33,6 +33,28 @@ cases! {
     exec_self,
     many,
     killed_children,
+    generations,
+}
+
+/// Descriptors, threads, memory of the parent's: see c/processes.c. When it has dropped its memory
+/// no slot is in use.
+#[test]
+fn nothing_is_left_of_children() {
+    let program = compile("processes");
+    let forks = if long() { "10000" } else { "250" };
+    let mut run = Run::new(64, [program.to_str().unwrap(), "leaks"])
+        .env("FORKS", forks)
+        .seconds(if long() { 3600 } else { 120 })
+        .start();
+    run.wait_for_output("dropped");
+    wait_for("swap to be empty", 20, || {
+        let stats = run.read_stats();
+        stats.is_some_and(|s| s["counters"]["swapped_bytes"].as_u64() == Some(0))
+    });
+    kill(run.program(), libc::SIGTERM);
+    let done = run.finish();
+    assert_eq!(done.signal(), Some(libc::SIGTERM), "{done}");
+    assert!(done.counter("pswpout") > 0, "{done}");
 }
 
 /// The command ends with the program; the child goes on, managed, and ends by itself.

@@ -1,5 +1,6 @@
 /* fork, exec and their relatives with memory that is swapped out. */
 #include "check.h"
+#include <dirent.h>
 #include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -208,6 +209,88 @@ static void many(void) {
   verify(p, bytes, 1, "after many");
 }
 
+/* What a process has, engine included. */
+struct has {
+  unsigned descriptors, threads, mappings, kilobytes;
+};
+
+static unsigned entries(const char *dir) {
+  unsigned n = 0;
+  DIR *d = opendir(dir);
+  MUST(d);
+  while (readdir(d)) n++;
+  closedir(d);
+  return n;
+}
+
+static struct has look(void) {
+  struct has h = {entries("/proc/self/fd"), entries("/proc/self/task"), 0, 0};
+  char line[512];
+  FILE *f = fopen("/proc/self/maps", "r");
+  MUST(f);
+  while (fgets(line, sizeof line, f)) h.mappings++;
+  fclose(f);
+  f = fopen("/proc/self/status", "r");
+  MUST(f);
+  while (fgets(line, sizeof line, f)) sscanf(line, "VmSize: %u", &h.kilobytes);
+  fclose(f);
+  return h;
+}
+
+/* The program's own mappings split and merge a little, and a table of the engine's is 32 MiB of
+ * addresses when it is first needed. */
+static void no_more_than(struct has now, struct has then, const char *when) {
+  if (now.descriptors != then.descriptors || now.threads != then.threads || now.mappings > then.mappings + 24 ||
+      now.kilobytes > then.kilobytes + 40000)
+    STOP("%s: %u descriptors, %u threads, %u mappings, %u KiB; before %u, %u, %u, %u", when, now.descriptors,
+         now.threads, now.mappings, now.kilobytes, then.descriptors, then.threads, then.mappings, then.kilobytes);
+}
+
+/* Children that end in all ways leave nothing behind in their parent; then everything is dropped. */
+static void leaks(void) {
+  int forks = atoi(getenv("FORKS"));
+  struct has before = {0};
+  for (int i = 0; i < forks + 20; i++) {
+    if (i == 20) before = look();
+    pid_t pid = fork();
+    MUST(pid >= 0);
+    if (pid == 0) {
+      u64 at = mix(i) % (bytes / PAGE) * PAGE;
+      verify_from(p + at, at, PAGE, 1, "one of many");
+      p[at]++;
+      if (i % 3 == 0) raise(SIGKILL);
+      if (i % 3 == 1) execl("/bin/true", "true", (char *)0);
+      _exit(0);
+    }
+    int status;
+    MUST(waitpid(pid, &status, 0) == pid && (status == 0 || status == SIGKILL));
+  }
+  no_more_than(look(), before, "after forks");
+  verify(p, bytes, 1, "after forks");
+  MUST(munmap(p, bytes) == 0);
+  say("dropped\n");
+  for (;;) pause();
+}
+
+/* A child's child's child has no more than the first. */
+static void generations(void) {
+  struct has first = {0};
+  for (int i = 0; i < 24; i++) {
+    pid_t pid = fork();
+    MUST(pid >= 0);
+    if (pid) {
+      wait_ok(pid, "generation");
+      if (i) _exit(0);
+      return;
+    }
+    u64 at = mix(i) % (bytes / PAGE) * PAGE;
+    verify_from(p + at, at, PAGE, 1, "generation");
+    if (i == 3) first = look();
+  }
+  no_more_than(look(), first, "last generation");
+  _exit(0);
+}
+
 static void handler(int s) {
   (void)s;
   stop = 1;
@@ -247,6 +330,8 @@ int main(int argc, char **argv) {
   else if (!strcmp(what, "exec_self")) exec_self(argv);
   else if (!strcmp(what, "many")) many();
   else if (!strcmp(what, "killed_children")) killed_children();
+  else if (!strcmp(what, "leaks")) leaks();
+  else if (!strcmp(what, "generations")) generations();
   else STOP("unknown: %s", what);
   say("ok\n");
   return 0;

@@ -1,0 +1,205 @@
+//! Children: each goes on with operations of its own, over memory and a model of its own.
+#![allow(unsafe_code)]
+
+use super::shadow::{Shadow, FREED};
+use super::sys::{self, errno, fail, fail_with, FOUND};
+use super::World;
+use crate::plan::{mix, Rng};
+
+/// Children of a process at a time.
+const MOST: usize = 3;
+/// Forks from the first process.
+const DEEPEST: usize = 3;
+
+pub struct Child {
+    pub pid: i32,
+    pub killed: bool,
+}
+
+/// Grandchildren whose parent is gone come to the first process.
+pub fn collect_orphans() {
+    // SAFETY: no memory is passed.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+}
+
+fn copy_shadow(w: &World) -> i32 {
+    let fd = sys::temporary(&w.dir, size_of::<Shadow>());
+    let mut off = 0;
+    while off < size_of::<Shadow>() {
+        // SAFETY: the mapping has this size.
+        let n = unsafe {
+            libc::pwrite(
+                fd,
+                (w.shadow as usize + off) as *const _,
+                size_of::<Shadow>() - off,
+                off as i64,
+            )
+        };
+        if n <= 0 {
+            fail_with(format_args!(
+                "the model cannot be copied: errno {}",
+                errno()
+            ));
+        }
+        off += n as usize;
+    }
+    fd
+}
+
+/// In the child: the model is the copy from now on.
+fn become_child(w: &mut World, shadow_fd: i32) {
+    // SAFETY: replaces the parent's model at the same address; the child's is a copy.
+    unsafe { sys::map_shared(shadow_fd, size_of::<Shadow>(), w.shadow as usize) };
+    sys::close(w.shadow_fd);
+    w.shadow_fd = shadow_fd;
+    w.children.clear();
+    w.depth += 1;
+    if !w.shadow().become_child() {
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(0) };
+    }
+    // The scratch memory and the file would be used by both.
+    let fd = sys::temporary(&w.dir, super::SCRATCH);
+    // SAFETY: replaces the shared scratch memory by one of the child's.
+    unsafe { sys::map_shared(fd, super::SCRATCH, w.scratch) };
+    sys::close(fd);
+    sys::close(w.file);
+    sys::close(w.direct);
+    (w.file, w.direct) = super::io::open_files(&w.dir);
+}
+
+pub fn fork(w: &mut World, r: &mut Rng, id: u64) {
+    if w.children.len() >= MOST || w.depth >= DEEPEST {
+        return wait_for_one(w);
+    }
+    let steps = [0, 1, 4, 12, 24][r.below(5)];
+    let orphan = r.one_in(6);
+    let check_first = r.one_in(2);
+    // Sometimes every page; that takes as long as everything else together.
+    let share = [1, 16, 64, 512][r.below(4)];
+    let shadow_fd = copy_shadow(w);
+    // SAFETY: the child is a copy with this thread alone, and uses nothing of the others.
+    let pid = unsafe { libc::fork() };
+    if pid < 0 {
+        // All places of the run may be taken for a moment.
+        if errno() != libc::EAGAIN {
+            fail_with(format_args!("fork: errno {}", errno()));
+        }
+        return sys::close(shadow_fd);
+    }
+    if pid > 0 {
+        sys::close(shadow_fd);
+        w.children.push(Child { pid, killed: false });
+        return;
+    }
+    if orphan {
+        // As daemon(3): the parent is gone at once.
+        // SAFETY: as above.
+        if unsafe { libc::fork() } != 0 {
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(0) };
+        }
+    }
+    become_child(w, shadow_fd);
+    if check_first {
+        w.check_some(r, share);
+    }
+    for k in 0..steps {
+        // A child's operations have numbers of their own, far from the first process's.
+        w.step(mix(id).wrapping_add(k) | 1 << 63);
+    }
+    w.check_some(r, share);
+    w.wait_for_all();
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(0) }
+}
+
+fn reap(w: &mut World, pid: i32, status: i32) {
+    let known = w.children.iter().position(|c| c.pid == pid);
+    let killed = known.is_some_and(|i| w.children.remove(i).killed);
+    let by = |signal| libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == signal;
+    // A program whose reader was killed with its parent came to us and is not ours to judge.
+    let stray = known.is_none() && by(libc::SIGPIPE);
+    if status == 0 || killed && by(libc::SIGKILL) || stray {
+        return;
+    }
+    if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == FOUND {
+        // It said what it found.
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(FOUND) };
+    }
+    fail_with(format_args!("a child ended with status {status:#x}"));
+}
+
+pub fn wait_for_one(w: &mut World) {
+    if w.children.is_empty() {
+        return;
+    }
+    let mut status = 0;
+    // SAFETY: the variable outlives the call.
+    let pid = unsafe { libc::waitpid(-1, &mut status, 0) };
+    if pid > 0 {
+        reap(w, pid, status);
+    }
+}
+
+pub fn kill(w: &mut World, r: &mut Rng) {
+    if w.children.is_empty() {
+        return;
+    }
+    let i = r.below(w.children.len());
+    w.children[i].killed = true;
+    // SAFETY: no memory is passed.
+    unsafe { libc::kill(w.children[i].pid, libc::SIGKILL) };
+    wait_for_one(w);
+}
+
+impl World {
+    /// Also for orphans.
+    pub fn wait_for_all(&mut self) {
+        loop {
+            let mut status = 0;
+            // SAFETY: the variable outlives the call.
+            let pid = unsafe { libc::waitpid(-1, &mut status, 0) };
+            if pid < 0 {
+                return;
+            }
+            reap(self, pid, status);
+        }
+    }
+}
+
+/// Another program, by vfork and exec, that is given swapped memory to read.
+pub fn spawn(w: &mut World, r: &mut Rng) {
+    use std::io::{Read, Write};
+    use std::process::{Command, Stdio};
+    let Some(p) = w.open_part(r, 8) else { return };
+    if !w.shadow().all(p, |g| g.flags & FREED == 0) {
+        return;
+    }
+    let at = w.shadow().addr(p);
+    // SAFETY: the part is mapped and readable, and not written meanwhile.
+    let bytes =
+        unsafe { core::slice::from_raw_parts(at as *const u8, p.count * super::shadow::PAGE) };
+    let child = Command::new("/bin/cat")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let Ok(mut child) = child else {
+        fail("cat could not be started");
+    };
+    let mut got = Vec::new();
+    let ok = child
+        .stdin
+        .take()
+        .is_some_and(|mut i| i.write_all(bytes).is_ok())
+        && child
+            .stdout
+            .take()
+            .is_some_and(|mut o| o.read_to_end(&mut got).is_ok());
+    let status = child.wait();
+    if !ok || got != bytes || !status.is_ok_and(|s| s.success()) {
+        fail("what cat was given did not come back");
+    }
+    w.check(p);
+}
