@@ -205,7 +205,7 @@ impl Queues {
         let Some(split) = self.config.split else {
             return false;
         };
-        if split.walks && !walk {
+        if split.walks && (!walk || self.evictions == 0) {
             return true;
         }
         self.arrivals += 1;
