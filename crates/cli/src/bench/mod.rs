@@ -4,6 +4,12 @@
 //! ([`workload`]) and share [`swap_test`]. A test of another kind has a module
 //! with its own arguments and `run`, one variant here and one line in [`run`].
 
+pub mod arena;
+pub mod error;
+pub mod latency;
+pub mod part;
+pub mod pattern;
+pub mod policies;
 pub mod progress;
 pub mod report;
 pub mod swap_args;
@@ -30,8 +36,23 @@ pub struct BenchArgs {
 pub enum Test {
     /// Write a large range from begin to end, several rounds, and verify it
     SwapWSeq(SwapArgs),
+    /// The same in several threads, each with a part of its own
+    SwapWSeqMt(SwapArgs),
+    /// Write pages at random, and verify them
+    SwapWRand(SwapArgs),
+    /// Read and verify pages at random
+    SwapRRand(SwapArgs),
+    /// Read and write pages at random, some much more often than others
+    SwapZipf(SwapArgs),
+    /// Read and write every so many pages, with several strides, up and down
+    SwapStride(SwapArgs),
+    /// Walk through memory, then jump, then stay in a hot part; another one each round
+    SwapPhases(SwapArgs),
+    /// Time single reads of pages that are swapped out
+    FaultLatency(SwapArgs),
     /// The kernel's THP swap allocator test, against our swap-slot allocator
     ThpSwapAllocator(crate::bench_allocator::Args),
+    Policies(policies::PoliciesArgs),
     /// Copy and clear huge pages in several orders, under cache pressure
     HugeCopy(huge_copy::Args),
     /// Copy-on-write of a populated range by forked children
@@ -41,10 +62,18 @@ pub enum Test {
 pub fn run(args: BenchArgs) -> ExitCode {
     match args.test {
         Test::SwapWSeq(args) => swap_test::run(&workload::SWAP_W_SEQ, &args),
+        Test::SwapWSeqMt(args) => swap_test::run(&workload::SWAP_W_SEQ_MT, &args),
+        Test::SwapWRand(args) => swap_test::run(&workload::SWAP_W_RAND, &args),
+        Test::SwapRRand(args) => swap_test::run(&workload::SWAP_R_RAND, &args),
+        Test::SwapZipf(args) => swap_test::run(&workload::SWAP_ZIPF, &args),
+        Test::SwapStride(args) => swap_test::run(&workload::SWAP_STRIDE, &args),
+        Test::SwapPhases(args) => swap_test::run(&workload::SWAP_PHASES, &args),
+        Test::FaultLatency(args) => swap_test::run(&workload::FAULT_LATENCY, &args),
         Test::ThpSwapAllocator(args) => match crate::bench_allocator::run(args) {
             Ok(code) => code,
             Err(message) => one_line(Err(message)),
         },
+        Test::Policies(args) => one_line(policies::run(&args)),
         Test::HugeCopy(args) => one_line(huge_copy::run(args)),
         Test::AnonCowSeq(args) => one_line(anon_cow_seq::run(args)),
     }

@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::swap_run::Figures;
+use super::swap_run::{Figures, Percentiles};
+use super::swap_test::Document;
+use super::workload;
 
 /// One contestant's runs.
 #[derive(Debug, Serialize)]
@@ -20,12 +22,14 @@ pub struct Column {
 pub struct Median {
     pub first_rate: f64,
     pub later_rate: Option<f64>,
+    pub access_rate: Option<f64>,
     pub swap_in_rate: Option<f64>,
     pub swap_out_rate: Option<f64>,
     pub huge_share: f64,
     pub minor_faults: f64,
     pub major_faults: f64,
     pub peak_bytes: Option<f64>,
+    pub latency: Option<Percentiles>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -53,14 +57,29 @@ impl Median {
         Median {
             first_rate: all(|run| run.first_rate),
             later_rate: some(|run| run.later_rate),
+            access_rate: some(|run| run.access_rate),
             swap_in_rate: some(|run| run.swap_in_rate),
             swap_out_rate: some(|run| run.swap_out_rate),
             huge_share: all(|run| run.huge_share),
             minor_faults: all(|run| run.minor_faults as f64),
             major_faults: all(|run| run.major_faults as f64),
             peak_bytes: some(|run| run.peak_bytes.map(|bytes| bytes as f64)),
+            latency: percentiles(runs),
         }
     }
+}
+
+fn percentiles(runs: &[Figures]) -> Option<Percentiles> {
+    let of = |get: fn(&Percentiles) -> f64| {
+        median(runs.iter().filter_map(|run| run.latency.as_ref()).map(get))
+    };
+    Some(Percentiles {
+        p50: of(|l| l.p50)?,
+        p90: of(|l| l.p90)?,
+        p99: of(|l| l.p99)?,
+        p999: of(|l| l.p999)?,
+        max: of(|l| l.max)?,
+    })
 }
 
 /// The first column is hugeswap's where it took part.
@@ -93,19 +112,54 @@ pub fn columns(contestants: Vec<(String, Vec<Figures>)>, hugeswap: Option<&str>)
     columns
 }
 
-pub fn table(columns: &[Column]) -> String {
-    type Cell = fn(&Column) -> Option<String>;
-    let rows: [(&str, Cell); 10] = [
-        ("first round, GB/s", |c| {
-            Some(gigabytes(c.median.first_rate))
+type Cell = fn(&Column) -> Option<String>;
+
+/// What says how fast it went: bytes of a walk, pages of all else, times of single faults.
+fn rate_rows(test: &Document) -> Vec<(&'static str, Cell)> {
+    let first: (_, Cell) = ("first round, GB/s", |c| {
+        Some(gigabytes(c.median.first_rate))
+    });
+    let later: (_, Cell) = ("hugeswap is faster, later", |c| {
+        c.ratio.and_then(|r| r.later).map(times)
+    });
+    let workload = workload::by_name(test.test);
+    if workload.is_some_and(|w| w.timed) {
+        return vec![
+            ("fault, p50, µs", |c| {
+                c.median.latency.map(|l| micros(l.p50))
+            }),
+            ("p90, µs", |c| c.median.latency.map(|l| micros(l.p90))),
+            ("p99, µs", |c| c.median.latency.map(|l| micros(l.p99))),
+            ("p99.9, µs", |c| c.median.latency.map(|l| micros(l.p999))),
+            ("longest, µs", |c| c.median.latency.map(|l| micros(l.max))),
+            ("hugeswap is faster, mean", later.1),
+        ];
+    }
+    if workload.is_some_and(|w| w.is_sequential()) {
+        return vec![
+            first,
+            ("later rounds, GB/s", |c| c.median.later_rate.map(gigabytes)),
+            ("hugeswap is faster, first", |c| {
+                c.ratio.map(|r| times(r.first))
+            }),
+            later,
+        ];
+    }
+    vec![
+        first,
+        ("later rounds, 1000 pages/s", |c| {
+            c.median
+                .access_rate
+                .map(|rate| format!("{:.1}", rate / 1e3))
         }),
-        ("later rounds, GB/s", |c| c.median.later_rate.map(gigabytes)),
-        ("hugeswap is faster, first", |c| {
-            c.ratio.map(|r| times(r.first))
-        }),
-        ("hugeswap is faster, later", |c| {
-            c.ratio.and_then(|r| r.later).map(times)
-        }),
+        later,
+    ]
+}
+
+pub fn table(test: &Document) -> String {
+    let columns = &test.contestants;
+    let mut rows = rate_rows(test);
+    let others: [(&str, Cell); 6] = [
         ("swap-in, GB/s", |c| c.median.swap_in_rate.map(gigabytes)),
         ("swap-out, GB/s", |c| c.median.swap_out_rate.map(gigabytes)),
         ("huge pages kept", |c| {
@@ -121,6 +175,7 @@ pub fn table(columns: &[Column]) -> String {
             c.median.peak_bytes.map(mebibytes)
         }),
     ];
+    rows.extend(others);
     let mut lines = vec![vec![String::new()]];
     lines[0].extend(columns.iter().map(|column| column.name.clone()));
     for (name, cell) in rows {
@@ -172,7 +227,15 @@ fn gigabytes(rate: f64) -> String {
 }
 
 fn times(ratio: f64) -> String {
-    format!("{ratio:.1} x")
+    if ratio < 3.0 {
+        format!("{ratio:.2} x")
+    } else {
+        format!("{ratio:.1} x")
+    }
+}
+
+fn micros(time: f64) -> String {
+    format!("{time:.0}")
 }
 
 fn mebibytes(bytes: f64) -> String {
@@ -181,6 +244,7 @@ fn mebibytes(bytes: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::swap_test::Machine;
     use super::*;
 
     #[test]
@@ -194,12 +258,14 @@ mod tests {
         Figures {
             first_rate: rate,
             later_rate: Some(2.0 * rate),
+            access_rate: Some(rate / 1e6),
             swap_in_rate: None,
             swap_out_rate: Some(rate),
             huge_share: 0.5,
             minor_faults: 1,
             major_faults: 2,
             peak_bytes: Some(512 << 20),
+            latency: None,
             seconds: 1.0,
             rounds: Vec::new(),
             stats: None,
@@ -213,6 +279,21 @@ mod tests {
             ("zram".to_owned(), vec![run(0.5e9)]),
         ];
         let columns = columns(contestants, Some("hugeswap"));
+        let mut test = Document {
+            test: "swap-w-seq",
+            processes: 1,
+            threads: 1,
+            rounds: 2,
+            accesses: 2,
+            writes_percent: 100,
+            data_bytes: 1 << 30,
+            memory_bytes: 1 << 29,
+            swap: "ram".into(),
+            machine: Machine::here(),
+            contestants: columns,
+            heading: String::new(),
+        };
+        let columns = &test.contestants;
         assert_eq!(columns[0].ratio, None);
         assert_eq!(
             columns[1].ratio,
@@ -232,6 +313,11 @@ minor faults                      1       1
 major faults                      2       2
 peak of the group, MiB          512     512
 ";
-        assert_eq!(table(&columns), expected);
+        assert_eq!(table(&test), expected);
+        test.test = "swap-zipf";
+        let text = table(&test);
+        let line = text.lines().find(|l| l.contains("1000 pages/s")).unwrap();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(words[words.len() - 2..], ["5.0", "0.5"]);
     }
 }

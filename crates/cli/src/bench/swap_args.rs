@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
+use super::worker::WorkerArgs;
+use super::workload::Workload;
 use crate::kernel_swap::{mthp_switches, Backing};
 use crate::size::{Size, MIB};
 use crate::swap_spec::{self, SpecError, SwapSpec, Target};
@@ -15,9 +17,25 @@ pub struct SwapArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub processes: u32,
 
-    /// How often each process goes over its range; the first time fills it
+    /// Threads of each process, every one with a part of its own [default: 1; swap-w-seq-mt 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub threads: Option<u32>,
+
+    /// Rounds; the first fills the memory, the others are the test
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     pub rounds: u64,
+
+    /// Accesses to pages in a round, of all processes and threads [default: by the test]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub accesses: Option<u64>,
+
+    /// Of 100 accesses, those that write [default: by the test]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub writes: Option<u8>,
+
+    /// How uneven swap-zipf is, between 0 and 1
+    #[arg(long, value_name = "X", value_parser = theta)]
+    pub theta: Option<f64>,
 
     /// Data in all, divided among the processes [default: twice --memory]
     #[arg(long, value_name = "SIZE")]
@@ -68,11 +86,26 @@ pub enum Side {
     Kernel,
 }
 
+fn theta(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(theta) if theta > 0.0 && theta < 1.0 => Ok(theta),
+        _ => Err(format!(
+            "'{text}' is not between 0 and 1: give a number as 0.99"
+        )),
+    }
+}
+
 /// Checked arguments.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    pub workload: Workload,
     pub processes: u32,
+    pub threads: u32,
     pub rounds: u64,
+    /// Of each thread in a round.
+    pub accesses: u64,
+    pub writes: Option<u8>,
+    pub theta: Option<f64>,
     /// Per process.
     pub share: Size,
     pub memory: Size,
@@ -83,6 +116,8 @@ pub struct Plan {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contestant {
+    /// No limit and no swap.
+    Unlimited,
     Hugeswap,
     Kernel(Backing),
 }
@@ -90,6 +125,7 @@ pub enum Contestant {
 impl fmt::Display for Contestant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Contestant::Unlimited => f.write_str("no limit"),
             Contestant::Hugeswap => f.write_str("hugeswap"),
             Contestant::Kernel(backing) => backing.fmt(f),
         }
@@ -99,10 +135,11 @@ impl fmt::Display for Contestant {
 #[derive(Debug)]
 pub enum PlanError {
     Spec(SpecError),
-    /// Less than a page for each process.
+    /// Less than a huge page for each process or thread.
     SizeTooSmall {
         size: Size,
         processes: u32,
+        threads: u32,
     },
     FileOnRam,
     /// Below this not even the worker's code and page tables fit.
@@ -110,14 +147,28 @@ pub enum PlanError {
 }
 
 const LEAST_MEMORY: u64 = 16 * MIB;
+const PAGE: u64 = 4096;
 
 impl fmt::Display for PlanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PlanError::Spec(err) => err.fmt(f),
-            PlanError::SizeTooSmall { size, processes } => write!(
+            PlanError::SizeTooSmall {
+                size,
+                processes,
+                threads: 1,
+            } => write!(
                 f,
                 "--size {size} leaves less than 2 MiB for each of {processes} processes: give more"
+            ),
+            PlanError::SizeTooSmall {
+                size,
+                processes,
+                threads,
+            } => write!(
+                f,
+                "--size {size} leaves less than 2 MiB for each of {threads} threads in each of \
+                 {processes} processes: give more"
             ),
             PlanError::FileOnRam => write!(
                 f,
@@ -140,7 +191,7 @@ impl From<SpecError> for PlanError {
 }
 
 impl SwapArgs {
-    pub fn plan(&self) -> Result<Plan, PlanError> {
+    pub fn plan(&self, workload: &Workload) -> Result<Plan, PlanError> {
         if self.memory.bytes() < LEAST_MEMORY {
             return Err(PlanError::MemoryTooSmall(self.memory));
         }
@@ -148,37 +199,30 @@ impl SwapArgs {
             Some(size) => size,
             None => Size::new(self.memory.bytes().saturating_mul(2)).unwrap_or(self.memory),
         };
-        let share = size.bytes() / u64::from(self.processes) / (2 * MIB) * (2 * MIB);
+        let threads = self.threads.unwrap_or(workload.threads);
+        // Whole huge pages for each thread.
+        let step = 2 * MIB * u64::from(threads);
+        let share = size.bytes() / u64::from(self.processes) / step * step;
         let share = Size::new(share).ok_or(PlanError::SizeTooSmall {
             size,
             processes: self.processes,
+            threads,
         })?;
-        let swap = match &self.swap {
-            Some(swap) => swap.clone(),
-            None => SwapSpec::Path(swap_spec::default_directory()?),
+        let (swap, contestants) = contestants(&self.swap, &self.against, self.only)?;
+        let workers = u64::from(self.processes) * u64::from(threads);
+        let pages = share.bytes() / u64::from(threads) / PAGE;
+        let accesses = match self.accesses {
+            Some(all) => all.div_ceil(workers),
+            None => workload.pattern.default_accesses(pages),
         };
-        let target = swap.resolve()?;
-        let mut contestants = Vec::new();
-        if self.only != Some(Side::Kernel) {
-            contestants.push(Contestant::Hugeswap);
-        }
-        if self.only != Some(Side::Hugeswap) {
-            let mut against = self.against.clone();
-            if against.is_empty() && self.only == Some(Side::Kernel) {
-                against.push(Against::Kernel);
-            }
-            for against in against {
-                for backing in backings(against, &target)? {
-                    let contestant = Contestant::Kernel(backing);
-                    if !contestants.contains(&contestant) {
-                        contestants.push(contestant);
-                    }
-                }
-            }
-        }
         Ok(Plan {
+            workload: *workload,
             processes: self.processes,
+            threads,
             rounds: self.rounds,
+            accesses,
+            writes: self.writes,
+            theta: self.theta,
             share,
             memory: self.memory,
             swap,
@@ -186,6 +230,39 @@ impl SwapArgs {
             runs: self.runs,
         })
     }
+}
+
+/// Who is measured, hugeswap first, and where both swap to.
+pub fn contestants(
+    swap: &Option<SwapSpec>,
+    against: &[Against],
+    only: Option<Side>,
+) -> Result<(SwapSpec, Vec<Contestant>), PlanError> {
+    let swap = match swap {
+        Some(swap) => swap.clone(),
+        None => SwapSpec::Path(swap_spec::default_directory()?),
+    };
+    let target = swap.resolve()?;
+    let mut contestants = Vec::new();
+    if only != Some(Side::Kernel) {
+        contestants.push(Contestant::Hugeswap);
+    }
+    if only != Some(Side::Hugeswap) {
+        let default = [Against::Kernel];
+        let against = match (against, only) {
+            ([], Some(Side::Kernel)) => &default,
+            _ => against,
+        };
+        for against in against {
+            for backing in backings(*against, &target)? {
+                let contestant = Contestant::Kernel(backing);
+                if !contestants.contains(&contestant) {
+                    contestants.push(contestant);
+                }
+            }
+        }
+    }
+    Ok((swap, contestants))
 }
 
 fn backings(against: Against, target: &Target) -> Result<Vec<Backing>, PlanError> {
@@ -209,6 +286,20 @@ fn backings(against: Against, target: &Target) -> Result<Vec<Backing>, PlanError
 }
 
 impl Plan {
+    pub fn worker(&self) -> WorkerArgs {
+        WorkerArgs {
+            workload: self.workload.name.to_owned(),
+            size: self.share,
+            rounds: self.rounds,
+            accesses: self.accesses,
+            threads: self.threads,
+            writes: self.writes,
+            theta: self.theta,
+            processes: self.processes,
+            index: None,
+        }
+    }
+
     /// Data of all processes.
     pub fn data(&self) -> Size {
         // Can't overflow: it is at most the size that was given.
@@ -218,6 +309,7 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
+    use super::super::workload;
     use super::*;
     use clap::Parser;
 
@@ -229,7 +321,7 @@ mod tests {
 
     fn plan(line: &str) -> Result<Plan, PlanError> {
         let words = std::iter::once("x").chain(line.split_whitespace());
-        Line::parse_from(words).args.plan()
+        Line::parse_from(words).args.plan(&workload::SWAP_W_SEQ)
     }
 
     #[test]
@@ -277,6 +369,7 @@ mod tests {
         let message = |line: &str| plan(line).unwrap_err().to_string();
         assert!(message("--swap ram --against file").contains("--swap DIRECTORY"));
         assert!(message("--swap / --size 8M --processes 5").contains("5 processes"));
+        assert!(message("--swap / --size 8M --threads 5").contains("5 threads"));
         assert!(message("--swap / --memory 1M").contains("16M"));
         assert!(message("--swap /nowhere/at/all").contains("mkdir"));
     }
@@ -285,6 +378,7 @@ mod tests {
     fn data_is_divided() {
         let plan = plan("--swap / --size 64M --processes 3").unwrap();
         assert_eq!(plan.share.to_string(), "20M");
+        assert_eq!(plan.accesses, 5120);
         assert_eq!(plan.data().to_string(), "60M");
     }
 }

@@ -1,105 +1,18 @@
 //! One contestant, measured once: set up, run, read the figures, take down.
 
-use std::fmt;
-use std::fs;
-use std::io::{self, Read};
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::process::ExitStatus;
 
 use serde::Serialize;
 
+use super::arena::Arena;
+use super::error::{io_error, Error};
+use super::latency::Latency;
 use super::swap_args::{Contestant, Plan};
 use super::worker::Round;
-use super::workload::Workload;
-use crate::cgroup::{self, Group, Limits, Swap, Usage};
-use crate::kernel_swap::{self, KernelSwap};
-use crate::os;
-use crate::size::MIB;
-use crate::swap_spec::SwapSpec;
-use crate::undo::{Guard, Interrupt, Interrupted, Undo};
+use crate::cgroup::Usage;
+use crate::undo::Interrupt;
 
-/// What hugeswap may use above `--memory`: its own code and tables.
-const OVERHEAD: u64 = 64 * MIB;
 const PAGE: u64 = 4096;
-
-#[derive(Debug)]
-pub enum Error {
-    Group(cgroup::Error),
-    KernelSwap(kernel_swap::Error),
-    Io {
-        what: &'static str,
-        err: io::Error,
-    },
-    /// The program ended badly.
-    Failed {
-        who: String,
-        status: ExitStatus,
-    },
-    OutOfMemory {
-        who: String,
-        limit: u64,
-    },
-    Corrupt {
-        who: String,
-        errors: u64,
-    },
-    /// The worker's report is not what it should be.
-    Report(String),
-    Interrupted,
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Group(err) => err.fmt(f),
-            Error::KernelSwap(err) => err.fmt(f),
-            Error::Io { what, err } => write!(f, "can't {what}: {err}"),
-            Error::Failed { who, status } => {
-                write!(f, "under {who} the program ended with {status}")
-            }
-            Error::OutOfMemory { who, limit } => write!(
-                f,
-                "under {who} the program was killed at its limit of {} MiB",
-                limit / MIB
-            ),
-            Error::Corrupt { who, errors } => {
-                write!(
-                    f,
-                    "DATA LOST under {who}: {errors} words did not hold what was written"
-                )
-            }
-            Error::Report(what) => write!(f, "the worker's report can't be read: {what}"),
-            Error::Interrupted => f.write_str("interrupted"),
-        }
-    }
-}
-
-impl From<cgroup::Error> for Error {
-    fn from(err: cgroup::Error) -> Error {
-        Error::Group(err)
-    }
-}
-
-impl From<kernel_swap::Error> for Error {
-    fn from(err: kernel_swap::Error) -> Error {
-        match err {
-            kernel_swap::Error::Interrupted => Error::Interrupted,
-            err => Error::KernelSwap(err),
-        }
-    }
-}
-
-impl From<Interrupted> for Error {
-    fn from(_: Interrupted) -> Error {
-        Error::Interrupted
-    }
-}
-
-fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> Error {
-    move |err| Error::Io { what, err }
-}
 
 /// The figures of one run. Rates are in bytes per second.
 #[derive(Clone, Debug, Serialize)]
@@ -108,6 +21,8 @@ pub struct Figures {
     pub first_rate: f64,
     /// The same over all rounds after it.
     pub later_rate: Option<f64>,
+    /// Accesses to pages per second, in the same rounds.
+    pub access_rate: Option<f64>,
     /// Over the whole run.
     pub swap_in_rate: Option<f64>,
     pub swap_out_rate: Option<f64>,
@@ -117,6 +32,8 @@ pub struct Figures {
     pub major_faults: u64,
     /// Of the group: program, engine, page cache.
     pub peak_bytes: Option<u64>,
+    /// Of accesses that were timed by themselves.
+    pub latency: Option<Percentiles>,
     /// Wall time of the slowest process.
     pub seconds: f64,
     pub rounds: Vec<Round>,
@@ -124,89 +41,48 @@ pub struct Figures {
     pub stats: Option<serde_json::Value>,
 }
 
+/// In microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Percentiles {
+    pub p50: f64,
+    pub p90: f64,
+    pub p99: f64,
+    pub p999: f64,
+    pub max: f64,
+}
+
+impl Percentiles {
+    fn of(latency: &Latency) -> Option<Percentiles> {
+        let micros = |q| latency.quantile(q) as f64 / 1e3;
+        (latency.count() > 0).then(|| Percentiles {
+            p50: micros(0.5),
+            p90: micros(0.9),
+            p99: micros(0.99),
+            p999: micros(0.999),
+            max: micros(1.0),
+        })
+    }
+}
+
 /// `tick` is called several times a second with the rounds done so far.
 pub fn measure(
-    workload: &Workload,
     plan: &Plan,
     contestant: &Contestant,
     stop: &Interrupt,
     mut tick: impl FnMut(usize),
 ) -> Result<Figures, Error> {
-    stop.check()?;
-    let mut guard = Guard::new();
+    let arena = Arena::set_up(contestant, plan.memory, plan.data(), &plan.swap, stop)?;
     let program = std::env::current_exe().map_err(io_error("find this program"))?;
-    let mut command = Command::new(&program);
-    let mut stats_file = None;
-    let (limits, swap) = match contestant {
-        Contestant::Hugeswap => {
-            let file =
-                std::env::temp_dir().join(format!("hugeswap-bench-{}.json", std::process::id()));
-            guard.push(Undo::RemoveFile(file.clone()));
-            hugeswap_run(&mut command, plan, &file);
-            command.arg(&program);
-            stats_file = Some(file);
-            (hugeswap_limits(plan), None)
-        }
-        Contestant::Kernel(backing) => {
-            let limits = Limits {
-                memory: plan.memory.bytes(),
-                swap: Swap::Unlimited,
-                swappiness: None,
-            };
-            (
-                limits,
-                Some(KernelSwap::set_up(backing, plan.data(), stop)?),
-            )
-        }
-    };
-    command
-        .args(["bench-worker", workload.name])
-        .args(["--size", &plan.share.bytes().to_string()])
-        .args(["--rounds", &plan.rounds.to_string()])
-        .args(["--processes", &plan.processes.to_string()])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
-    // After the swap: the group goes first, so that swapoff finds nothing in it.
-    let group = Group::create("hugeswap-bench", &limits)?;
-    os::spawn_inside(&mut command, group.procs()?);
-
-    let before = swap_counters();
-    let mut child = command.spawn().map_err(io_error("start the worker"))?;
-    let output = read_output(&mut child, stop, &mut tick);
-    if output.is_err() {
-        // Without the group's kill the wait below could last for ever.
-        group.kill().map_err(io_error("kill the worker"))?;
-    }
-    let status = child.wait().map_err(io_error("wait for the worker"))?;
-    let output = output?;
-    stop.check()?;
-    let after = swap_counters();
-
-    let usage = group.usage();
+    let mut command = arena.command(program)?;
+    command.args(plan.worker().words());
+    let lines = |text: &[u8]| text.iter().filter(|byte| **byte == b'\n').count();
+    let (output, status) = arena.run(command, stop, &mut |text| tick(lines(text)))?;
+    let usage = arena.usage();
     let rounds = parse(&output)?;
     let who = contestant.to_string();
-    ended_well(
-        &rounds,
-        expected_rounds(plan),
-        &usage,
-        limits.memory,
-        status,
-        who,
-    )?;
-    let stats = stats_file.as_deref().and_then(read_stats);
-    let swapped = match (contestant, &stats) {
-        (Contestant::Hugeswap, None) => None,
-        (Contestant::Hugeswap, Some(stats)) => {
-            find_number(stats, "pswpin").zip(find_number(stats, "pswpout"))
-        }
-        (Contestant::Kernel(_), _) => before
-            .zip(after)
-            .map(|((in0, out0), (in1, out1))| (in1 - in0, out1 - out0)),
-    };
-    // Before the figures are made: a failure to take down prints its own line.
-    drop(group);
-    drop(swap);
-    Ok(figures(rounds, swapped, usage.peak, stats))
+    let expected = expected_rounds(plan);
+    ended_well(&rounds, expected, &usage, arena.limit(), status, who)?;
+    Ok(figures(rounds, arena.swapped(), usage.peak, arena.stats()))
 }
 
 fn expected_rounds(plan: &Plan) -> u64 {
@@ -241,88 +117,6 @@ fn ended_well(
     Ok(())
 }
 
-fn hugeswap_run(command: &mut Command, plan: &Plan, stats: &Path) {
-    command.args([
-        "run",
-        "--memory",
-        &plan.memory.bytes().to_string(),
-        "--swap",
-    ]);
-    match &plan.swap {
-        SwapSpec::Ram => command.arg("ram"),
-        SwapSpec::Path(path) => command.arg(explicit(path)),
-    };
-    command
-        .args([
-            "--swap-size",
-            &swap_size(plan).to_string(),
-            "--strict",
-            "--stats-json",
-        ])
-        .arg(stats)
-        .arg("--");
-}
-
-/// A directory called `ram` stays a directory.
-fn explicit(path: &Path) -> PathBuf {
-    if path.is_absolute() {
-        path.to_owned()
-    } else {
-        Path::new(".").join(path)
-    }
-}
-
-/// The same room that the kernel's swap gets.
-fn swap_size(plan: &Plan) -> u64 {
-    plan.data().bytes() + plan.data().bytes() / 4
-}
-
-/// No kernel swap. The memory that stands in for a device is charged to the
-/// group too, unlike zram's, and is not what is measured.
-fn hugeswap_limits(plan: &Plan) -> Limits {
-    let device = if plan.swap == SwapSpec::Ram {
-        swap_size(plan)
-    } else {
-        0
-    };
-    Limits {
-        memory: plan.memory.bytes() + OVERHEAD + device,
-        swap: Swap::None,
-        swappiness: None,
-    }
-}
-
-/// All that the worker prints, or an error as soon as a signal comes.
-fn read_output(
-    child: &mut Child,
-    stop: &Interrupt,
-    tick: &mut impl FnMut(usize),
-) -> Result<String, Error> {
-    let mut text = Vec::new();
-    let mut buffer = [0; 4096];
-    let Some(mut out): Option<ChildStdout> = child.stdout.take() else {
-        return Err(Error::Report("no pipe".into()));
-    };
-    loop {
-        let [readable, signal] =
-            os::wait_readable([out.as_fd(), stop.as_fd()], Duration::from_millis(200))
-                .map_err(io_error("wait for the worker"))?;
-        if signal {
-            stop.check()?;
-        }
-        if readable {
-            match out.read(&mut buffer) {
-                Ok(0) => break,
-                Ok(read) => text.extend_from_slice(&buffer[..read]),
-                Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
-                Err(err) => return Err(io_error("read from the worker")(err)),
-            }
-        }
-        tick(text.iter().filter(|byte| **byte == b'\n').count());
-    }
-    String::from_utf8(text).map_err(|err| Error::Report(err.to_string()))
-}
-
 fn parse(output: &str) -> Result<Vec<Round>, Error> {
     output
         .lines()
@@ -330,32 +124,6 @@ fn parse(output: &str) -> Result<Vec<Round>, Error> {
             serde_json::from_str(line).map_err(|err| Error::Report(format!("{err}: {line}")))
         })
         .collect()
-}
-
-/// pswpin and pswpout of the machine, in pages.
-fn swap_counters() -> Option<(u64, u64)> {
-    let vmstat = fs::read_to_string("/proc/vmstat").ok()?;
-    let entry = |key: &str| {
-        vmstat
-            .lines()
-            .find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.parse().ok())
-    };
-    Some((entry("pswpin")?, entry("pswpout")?))
-}
-
-fn read_stats(path: &Path) -> Option<serde_json::Value> {
-    serde_json::from_slice(&fs::read(path).ok()?).ok()
-}
-
-/// The number called `key`, at whatever depth it is written.
-fn find_number(value: &serde_json::Value, key: &str) -> Option<u64> {
-    match value {
-        serde_json::Value::Object(map) => map
-            .get(key)
-            .and_then(serde_json::Value::as_u64)
-            .or_else(|| map.values().find_map(|value| find_number(value, key))),
-        _ => None,
-    }
 }
 
 fn figures(
@@ -390,10 +158,21 @@ fn figures(
     let (resident, huge) = at_end.fold((0, 0), |(resident, huge), round| {
         (resident + round.resident, huge + round.huge)
     });
+    let later = |worker: u32| of(worker).filter(|round| round.round > 0);
+    let access_rate = |worker: u32| {
+        let accesses: u64 = later(worker).map(|round| round.accesses).sum();
+        let seconds: f64 = later(worker).map(|round| round.seconds).sum();
+        (accesses > 0).then(|| accesses as f64 / seconds)
+    };
+    let mut latency = Latency::default();
+    for round in &rounds {
+        latency.merge(&round.latency);
+    }
     let swap_rate = |pages: u64| (pages * PAGE) as f64 / seconds;
     Figures {
         first_rate: sum(true).unwrap_or(0.0),
         later_rate: sum(false),
+        access_rate: (0..workers).map(access_rate).sum(),
         swap_in_rate: swapped.map(|(pages, _)| swap_rate(pages)),
         swap_out_rate: swapped.map(|(_, pages)| swap_rate(pages)),
         huge_share: if resident > 0 {
@@ -404,6 +183,7 @@ fn figures(
         minor_faults: rounds.iter().map(|round| round.minor_faults).sum(),
         major_faults: rounds.iter().map(|round| round.major_faults).sum(),
         peak_bytes: peak,
+        latency: Percentiles::of(&latency),
         seconds,
         rounds,
         stats,
@@ -418,6 +198,7 @@ mod tests {
         Round {
             worker,
             round,
+            accesses: 10,
             bytes: 1000,
             seconds,
             errors: 0,
@@ -425,6 +206,7 @@ mod tests {
             major_faults: 1,
             resident: 400,
             huge: 100 * round,
+            latency: Latency::default(),
         }
     }
 
@@ -441,6 +223,8 @@ mod tests {
         let figures = figures(rounds, Some((11, 22)), None, None);
         assert_eq!(figures.first_rate, 1500.0);
         assert_eq!(figures.later_rate, Some(2000.0 / 10.0 + 2000.0 / 5.0));
+        assert_eq!(figures.access_rate, Some(20.0 / 10.0 + 20.0 / 5.0));
+        assert_eq!(figures.latency, None);
         assert_eq!(figures.seconds, 11.0);
         assert_eq!(figures.swap_in_rate, Some(4096.0));
         assert_eq!(figures.swap_out_rate, Some(8192.0));
@@ -470,26 +254,23 @@ mod tests {
             end.map_err(|err| err.to_string())
         };
         let good = round(0, 0, 1.0);
-        let bad = Round { errors: 3, ..good };
-        assert_eq!(check(&[good], 0, well), Ok(()));
+        let bad = Round {
+            errors: 3,
+            ..good.clone()
+        };
+        assert_eq!(check(std::slice::from_ref(&good), 0, well), Ok(()));
         assert!(check(&[bad], 1, killed)
             .unwrap_err()
             .contains("DATA LOST under zram: 3 words"));
-        assert!(check(&[good], 1, killed)
+        assert!(check(std::slice::from_ref(&good), 1, killed)
             .unwrap_err()
             .contains("limit of 64 MiB"));
-        assert!(check(&[good], 0, killed).unwrap_err().contains("signal: 9"));
+        assert!(check(std::slice::from_ref(&good), 0, killed)
+            .unwrap_err()
+            .contains("signal: 9"));
         assert!(check(&[], 0, well)
             .unwrap_err()
             .contains("0 rounds instead of 1"));
         assert!(matches!(parse("{}"), Err(Error::Report(_))));
-    }
-
-    #[test]
-    fn numbers_at_any_depth() {
-        let stats = serde_json::json!({"a": {"pswpin": 7}, "pswpout": 8});
-        assert_eq!(find_number(&stats, "pswpin"), Some(7));
-        assert_eq!(find_number(&stats, "pswpout"), Some(8));
-        assert_eq!(find_number(&stats, "thp_swpin"), None);
     }
 }

@@ -6,10 +6,11 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
+use super::error::{io_error, Error};
 use super::progress::Progress;
 use super::report::{self, Column};
 use super::swap_args::{Contestant, Plan, SwapArgs};
-use super::swap_run::{self, Error, Figures};
+use super::swap_run::{self, Figures};
 use super::workload::Workload;
 use crate::cgroup::Own;
 use crate::kernel_swap;
@@ -20,50 +21,96 @@ const USAGE: u8 = 2;
 /// As a shell reports a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
 
-/// What `--json` writes.
+/// A test and its results: what `--json` writes.
 #[derive(Debug, Serialize)]
-struct Document<'a> {
-    test: &'a str,
-    processes: u32,
-    rounds: u64,
-    data_bytes: u64,
-    memory_bytes: u64,
-    swap: String,
-    machine: Machine,
-    contestants: &'a [Column],
+pub struct Document {
+    pub test: &'static str,
+    pub processes: u32,
+    pub threads: u32,
+    pub rounds: u64,
+    /// In a round after the first, of all processes and threads.
+    pub accesses: u64,
+    pub writes_percent: u8,
+    pub data_bytes: u64,
+    pub memory_bytes: u64,
+    pub swap: String,
+    pub machine: Machine,
+    pub contestants: Vec<Column>,
+    #[serde(skip)]
+    pub heading: String,
 }
 
-#[derive(Debug, Serialize)]
-struct Machine {
-    kernel: String,
-    processors: usize,
-    transparent_hugepage: Option<String>,
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    pub kernel: String,
+    pub processors: usize,
+    pub processor: String,
+    pub memory_bytes: u64,
+    pub transparent_hugepage: Option<String>,
+    /// This program's.
+    pub version: &'static str,
 }
 
 impl Machine {
-    fn here() -> Machine {
+    pub fn here() -> Machine {
         let read = |path: &str| fs::read_to_string(path).ok();
         let thp = read("/sys/kernel/mm/transparent_hugepage/enabled");
+        let after = |path: &str, key: &str| {
+            let text = read(path)?;
+            let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+            Some(line.trim_start_matches([' ', '\t', ':']).to_owned())
+        };
+        let total = after("/proc/meminfo", "MemTotal:").unwrap_or_default();
+        let kilobytes: u64 = total.trim_end_matches(" kB").parse().unwrap_or(0);
         Machine {
             kernel: read("/proc/sys/kernel/osrelease")
                 .unwrap_or_default()
                 .trim()
                 .to_owned(),
             processors: std::thread::available_parallelism().map_or(0, |n| n.get()),
+            processor: after("/proc/cpuinfo", "model name").unwrap_or_default(),
+            memory_bytes: kilobytes << 10,
             transparent_hugepage: thp.and_then(|s| kernel_swap::chosen(&s).map(str::to_owned)),
+            version: env!("CARGO_PKG_VERSION"),
         }
     }
 }
 
 pub fn run(workload: &Workload, args: &SwapArgs) -> ExitCode {
-    let plan = match args.plan() {
+    let plan = match args.plan(workload) {
         Ok(plan) => plan,
         Err(err) => {
             eprintln!("hugeswap: {err}");
             return ExitCode::from(USAGE);
         }
     };
-    match compare(workload, &plan, args.json.as_deref()) {
+    with_clean_end(|stop| {
+        let document = compare(&plan, stop)?;
+        print!("{}\n\n{}", document.heading, report::table(&document));
+        match &args.json {
+            Some(path) => write_json(path, &document),
+            None => Ok(()),
+        }
+    })
+}
+
+pub fn write_json(path: &Path, document: &impl Serialize) -> Result<(), Error> {
+    let text =
+        serde_json::to_string_pretty(document).map_err(|err| Error::Report(err.to_string()))?;
+    fs::write(path, text + "\n").map_err(io_error("write the file given to --json"))
+}
+
+/// Runs what sets things up, so that all of it is taken down however it ends.
+pub fn with_clean_end(test: impl FnOnce(&Interrupt) -> Result<(), Error>) -> ExitCode {
+    let started = || {
+        // Before anything is set up.
+        undo::start_janitor().map_err(io_error("start the janitor"))?;
+        Interrupt::catch().map_err(io_error("catch signals"))
+    };
+    if cfg!(debug_assertions) {
+        eprintln!("hugeswap: this is a debug build: its figures say nothing");
+    }
+    match started().and_then(|stop| test(&stop)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Error::Interrupted) => {
             eprintln!("hugeswap: interrupted; everything is taken down");
@@ -76,34 +123,24 @@ pub fn run(workload: &Workload, args: &SwapArgs) -> ExitCode {
     }
 }
 
-fn compare(workload: &Workload, plan: &Plan, json: Option<&Path>) -> Result<(), Error> {
-    let io = |what: &'static str| move |err| Error::Io { what, err };
-    // Before anything is set up.
-    undo::start_janitor().map_err(io("start the janitor"))?;
-    let stop = Interrupt::catch().map_err(io("catch signals"))?;
-    if cfg!(debug_assertions) {
-        eprintln!("hugeswap: this is a debug build: its figures say nothing");
-    }
-    let results = measure_all(workload, plan, &stop)?;
+pub fn compare(plan: &Plan, stop: &Interrupt) -> Result<Document, Error> {
+    let results = measure_all(plan, stop)?;
     let ours = Contestant::Hugeswap.to_string();
-    let columns = report::columns(results, Some(&ours));
-    print!("{}\n\n{}", heading(workload, plan), report::table(&columns));
-    if let Some(path) = json {
-        let document = Document {
-            test: workload.name,
-            processes: plan.processes,
-            rounds: plan.rounds,
-            data_bytes: plan.data().bytes(),
-            memory_bytes: plan.memory.bytes(),
-            swap: plan.swap.to_string(),
-            machine: Machine::here(),
-            contestants: &columns,
-        };
-        let text = serde_json::to_string_pretty(&document)
-            .map_err(|err| Error::Report(err.to_string()))?;
-        fs::write(path, text + "\n").map_err(io("write the file given to --json"))?;
-    }
-    Ok(())
+    let workers = u64::from(plan.processes) * u64::from(plan.threads);
+    Ok(Document {
+        test: plan.workload.name,
+        processes: plan.processes,
+        threads: plan.threads,
+        rounds: plan.rounds,
+        accesses: plan.accesses * workers,
+        writes_percent: plan.writes.unwrap_or(plan.workload.writes),
+        data_bytes: plan.data().bytes(),
+        memory_bytes: plan.memory.bytes(),
+        swap: plan.swap.to_string(),
+        machine: Machine::here(),
+        contestants: report::columns(results, Some(&ours)),
+        heading: heading(plan),
+    })
 }
 
 /// Touches as much memory as the test will. In a virtual machine the first
@@ -133,11 +170,7 @@ fn warm_up(plan: &Plan, stop: &Interrupt) -> Result<(), Error> {
 
 /// One after the other, round robin, so that a slow minute of the machine does
 /// not hit one contestant alone.
-fn measure_all(
-    workload: &Workload,
-    plan: &Plan,
-    stop: &Interrupt,
-) -> Result<Vec<(String, Vec<Figures>)>, Error> {
+fn measure_all(plan: &Plan, stop: &Interrupt) -> Result<Vec<(String, Vec<Figures>)>, Error> {
     let mut results: Vec<(String, Vec<Figures>)> = plan
         .contestants
         .iter()
@@ -152,16 +185,16 @@ fn measure_all(
             let tick = |done: usize| {
                 progress.show(&format!(
                     "{} run {run} of {}: {name}, {done} of {all} rounds",
-                    workload.name, plan.runs
+                    plan.workload.name, plan.runs
                 ));
             };
-            figures.push(swap_run::measure(workload, plan, contestant, stop, tick)?);
+            figures.push(swap_run::measure(plan, contestant, stop, tick)?);
         }
     }
     Ok(results)
 }
 
-fn heading(workload: &Workload, plan: &Plan) -> String {
+fn heading(plan: &Plan) -> String {
     let plural = |n: u64, what: &str| {
         if n == 1 {
             format!("{n} {what}")
@@ -174,9 +207,13 @@ fn heading(workload: &Workload, plan: &Plan) -> String {
     } else {
         format!("{} processes", plan.processes)
     };
+    let threads = match plan.threads {
+        1 => String::new(),
+        n => format!(" with {n} threads"),
+    };
     format!(
-        "{}: {processes}, {} over {} of memory, {}, swap {}, median of {}",
-        workload.name,
+        "{}: {processes}{threads}, {} over {} of memory, {}, swap {}, median of {}",
+        plan.workload.name,
         plan.data(),
         plan.memory,
         plural(plan.rounds, "round"),

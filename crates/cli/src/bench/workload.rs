@@ -1,51 +1,99 @@
-//! What the workers do to their memory. Pure: timing is the worker's.
+//! The workloads: which pages they touch, and what for. Timing is the worker's.
+
+use super::pattern::Pattern;
 
 /// A workload: its name is that of the subcommand.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Workload {
     pub name: &'static str,
-    /// One pass over the words; rounds count from 0. The words are zero before
-    /// round 0.
-    pub round: fn(words: &mut [u64], round: u64) -> Done,
+    pub pattern: Pattern,
+    /// Of 100 accesses to pages, those that write; every access verifies.
+    pub writes: u8,
+    /// Threads where nothing else is asked for.
+    pub threads: u32,
+    /// Each access to a page that is not mapped is timed by itself; others do not count.
+    pub timed: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Done {
-    pub bytes: u64,
-    /// Words that did not hold what the round before had left there.
-    pub errors: u64,
-}
-
-/// vm-scalability's case-swap-w-seq: `usemem` writes the index into each word
-/// and verifies the former value from the second round on. Here the round is
-/// added, so that a page that is one round old shows.
-pub const SWAP_W_SEQ: Workload = Workload {
-    name: "swap-w-seq",
-    round: write_sequentially,
+const PLAIN: Workload = Workload {
+    name: "",
+    pattern: Pattern::Uniform,
+    writes: 50,
+    threads: 1,
+    timed: false,
 };
 
-pub const ALL: &[&Workload] = &[&SWAP_W_SEQ];
+/// After vm-scalability's case-swap-w-seq: `usemem` writes a large range and verifies the former
+/// values from the second round on.
+pub const SWAP_W_SEQ: Workload = Workload {
+    name: "swap-w-seq",
+    pattern: Pattern::Sequential,
+    writes: 100,
+    ..PLAIN
+};
 
-pub fn by_name(name: &str) -> Option<&'static Workload> {
-    ALL.iter().copied().find(|workload| workload.name == name)
+pub const SWAP_W_SEQ_MT: Workload = Workload {
+    name: "swap-w-seq-mt",
+    threads: 2,
+    ..SWAP_W_SEQ
+};
+
+pub const SWAP_W_RAND: Workload = Workload {
+    name: "swap-w-rand",
+    writes: 100,
+    ..PLAIN
+};
+
+pub const SWAP_R_RAND: Workload = Workload {
+    name: "swap-r-rand",
+    writes: 0,
+    ..PLAIN
+};
+
+pub const SWAP_ZIPF: Workload = Workload {
+    name: "swap-zipf",
+    pattern: Pattern::Zipf { theta: 0.99 },
+    ..PLAIN
+};
+
+pub const SWAP_STRIDE: Workload = Workload {
+    name: "swap-stride",
+    pattern: Pattern::Stride,
+    ..PLAIN
+};
+
+pub const SWAP_PHASES: Workload = Workload {
+    name: "swap-phases",
+    pattern: Pattern::Phases,
+    ..PLAIN
+};
+
+pub const FAULT_LATENCY: Workload = Workload {
+    name: "fault-latency",
+    writes: 0,
+    timed: true,
+    ..PLAIN
+};
+
+pub const ALL: [Workload; 8] = [
+    SWAP_W_SEQ,
+    SWAP_W_SEQ_MT,
+    SWAP_W_RAND,
+    SWAP_R_RAND,
+    SWAP_ZIPF,
+    SWAP_STRIDE,
+    SWAP_PHASES,
+    FAULT_LATENCY,
+];
+
+pub fn by_name(name: &str) -> Option<Workload> {
+    ALL.into_iter().find(|workload| workload.name == name)
 }
 
-fn write_sequentially(words: &mut [u64], round: u64) -> Done {
-    let mut errors = 0;
-    // Two loops, so that the first round does not read.
-    if round == 0 {
-        for (index, word) in (0u64..).zip(words.iter_mut()) {
-            *word = index;
-        }
-    } else {
-        for (value, word) in (round..).zip(words.iter_mut()) {
-            errors += u64::from(*word != value - 1);
-            *word = value;
-        }
-    }
-    Done {
-        bytes: size_of_val(words) as u64,
-        errors,
+impl Workload {
+    /// Its rates say more in bytes than in pages.
+    pub fn is_sequential(&self) -> bool {
+        self.pattern == Pattern::Sequential
     }
 }
 
@@ -54,39 +102,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_workload_verifies_itself() {
-        for workload in ALL {
-            let mut words = vec![0; 5000];
-            for round in 0..4 {
-                let done = (workload.round)(&mut words, round);
-                assert_eq!(done.errors, 0, "{} round {round}", workload.name);
-                assert_eq!(done.bytes, 40000);
-            }
-            words[17] = 0;
-            assert!(
-                (workload.round)(&mut words, 4).errors > 0,
-                "{}",
-                workload.name
-            );
-        }
-    }
-
-    #[test]
-    fn an_old_page_shows() {
-        let mut words = vec![0; 1024];
-        write_sequentially(&mut words, 0);
-        let old = words[..512].to_vec();
-        write_sequentially(&mut words, 1);
-        words[..512].copy_from_slice(&old);
-        assert_eq!(write_sequentially(&mut words, 2).errors, 512);
-    }
-
-    #[test]
     fn names_are_unique() {
         for workload in ALL {
             let same = ALL.iter().filter(|other| other.name == workload.name);
             assert_eq!(same.count(), 1, "{}", workload.name);
-            assert!(by_name(workload.name).is_some());
+            assert_eq!(by_name(workload.name), Some(workload));
         }
         assert!(by_name("swap-none").is_none());
     }
