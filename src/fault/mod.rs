@@ -45,6 +45,8 @@ struct AheadQueue {
 }
 
 const AHEAD_MAX: usize = 32;
+/// Ranges in which what can be read ahead is looked for.
+const AHEAD_LOOK: i32 = 64;
 
 impl AheadQueue {
     fn push(&mut self, p: Pmd) {
@@ -238,7 +240,9 @@ impl<'e> Handler<'e> {
         self.near.seen(f.tid);
         let pmd = Pmd::of(f.addr);
         let page = crate::mm::page_in_pmd(f.addr);
-        let (walk, pages) = self.streams.classify(pmd, page);
+        let ranges = &self.cache.ranges;
+        let resident = |p: Pmd| ranges.get(p).is_some_and(|r| r.lock().present.is_full());
+        let (walk, pages) = self.streams.classify(pmd, page, resident);
         let mut frame: Option<(Frame, bool)> = None;
         let mut stalled = false;
         loop {
@@ -401,9 +405,9 @@ impl<'e> Handler<'e> {
 
     /// Begins to read the next folios of a walk, as far as frames are at hand.
     fn read_ahead(&mut self, pmd: Pmd, step: i32) {
-        let window = self.streams.window();
-        for k in 1..=window as i32 {
-            if self.ahead.len >= AHEAD_MAX || self.in_flight >= DEPTH / 2 {
+        let mut window = self.streams.window();
+        for k in 1..=AHEAD_LOOK {
+            if window == 0 || self.ahead.len >= AHEAD_MAX || self.in_flight >= DEPTH / 2 {
                 return;
             }
             let Some(n) = (pmd.0 as i64 + (step * k) as i64).try_into().ok() else {
@@ -413,6 +417,10 @@ impl<'e> Handler<'e> {
             let Some(r) = self.cache.ranges.get(next) else {
                 return;
             };
+            if r.lock().present.is_full() {
+                continue;
+            }
+            window -= 1;
             if !self.cache.may_read_ahead(r) {
                 continue;
             }

@@ -3,8 +3,8 @@
 //! A walk goes through memory page by page, up or down; a jump lands anywhere. The rule keeps the
 //! last places that faulted. A fault just beyond one of them goes on with that walk: its window
 //! grows fourfold each time, from one page to 64. A walk that has reached the edge of its 2 MiB
-//! range and enters the next takes whole folios from there, and the next ones are read ahead. A
-//! fault that goes on with nothing brings in one page.
+//! range and enters the next takes whole folios from there, and the next ones are read ahead. What
+//! is resident on its way is passed over. A fault that goes on with nothing brings in one page.
 
 use crate::mm::{Pmd, PMD_NR};
 
@@ -12,6 +12,8 @@ const HEADS: usize = 16;
 /// Pages at a range's edge in which a walk is expected to leave it and to enter the next.
 const EDGE: u64 = 32;
 const WINDOW_MAX: usize = 4;
+/// Resident ranges that a walk can pass without a fault and be known again.
+const PASS_MAX: u64 = 256;
 const PAGES_MAX: usize = 64;
 
 #[derive(Clone, Copy, Default)]
@@ -37,13 +39,22 @@ pub struct Streams {
 
 impl Streams {
     /// The direction in which the fault's walk enters this range, if it does so at its edge; and
-    /// how many pages to bring in otherwise.
-    pub fn classify(&mut self, pmd: Pmd, page: usize) -> (Option<i32>, usize) {
+    /// how many pages to bring in otherwise. `resident`: a walk goes through this range without a
+    /// fault.
+    pub fn classify(
+        &mut self,
+        pmd: Pmd,
+        page: usize,
+        resident: impl Fn(Pmd) -> bool,
+    ) -> (Option<i32>, usize) {
         let at = u64::from(pmd.0) * PMD_NR as u64 + page as u64;
-        for i in 0..HEADS {
-            let Some(h) = self.heads[i].goes_on(at) else {
-                continue;
-            };
+        let found = |next: &dyn Fn(&Head) -> Option<Head>| {
+            let mut heads = self.heads.iter().enumerate();
+            heads.find_map(|(i, h)| next(h).map(|h| (i, h)))
+        };
+        let walk = found(&|h| h.goes_on(at))
+            .or_else(|| found(&|h| h.passed_over(at, &resident)?.goes_on(at)));
+        if let Some((i, h)) = walk {
             self.heads[i] = h;
             self.last = i;
             return ((h.ranges > 0).then_some(h.step), h.pages as usize);
@@ -106,6 +117,29 @@ impl Head {
         })
     }
 
+    /// The head as if it had faulted last at the edge that is next to `at`, where all ranges
+    /// between are resident.
+    fn passed_over(&self, at: u64, resident: impl Fn(Pmd) -> bool) -> Option<Head> {
+        let nr = PMD_NR as u64;
+        let (range, before, page) = (at / nr, self.at / nr, at % nr);
+        if self.ranges == 0 || range.abs_diff(before) > PASS_MAX {
+            return None;
+        }
+        let last = match self.step {
+            1 if range > before + 1 && page < EDGE => range - 1,
+            -1 if range + 1 < before && page >= nr - EDGE => range + 1,
+            _ => return None,
+        };
+        let passed = range.min(before) + 1..range.max(before);
+        passed
+            .into_iter()
+            .all(|r| resident(Pmd(r as u32)))
+            .then_some(Head {
+                at: last * nr + page,
+                ..*self
+            })
+    }
+
     /// Entered its range at the edge that a walk in this direction enters at: having brought the
     /// whole of it in, it would not be heard of again before the next.
     fn at_edge(&self, step: i32) -> bool {
@@ -125,14 +159,32 @@ mod tests {
     #[test]
     fn walks_over_ranges() {
         let mut s = Streams::default();
-        assert_eq!(s.classify(Pmd(10), 0), (None, 1));
-        assert_eq!(s.classify(Pmd(11), 0).0, Some(1));
-        assert_eq!(s.classify(Pmd(12), 3).0, Some(1));
+        assert_eq!(s.classify(Pmd(10), 0, |_| false), (None, 1));
+        assert_eq!(s.classify(Pmd(11), 0, |_| false).0, Some(1));
+        assert_eq!(s.classify(Pmd(12), 3, |_| false).0, Some(1));
         assert_eq!(s.window(), 2);
-        assert_eq!(s.classify(Pmd(90), 511).0, None);
-        assert_eq!(s.classify(Pmd(89), 511).0, Some(-1));
-        assert_eq!(s.classify(Pmd(13), 0).0, Some(1));
+        assert_eq!(s.classify(Pmd(90), 511, |_| false).0, None);
+        assert_eq!(s.classify(Pmd(89), 511, |_| false).0, Some(-1));
+        assert_eq!(s.classify(Pmd(13), 0, |_| false).0, Some(1));
         assert_eq!(s.window(), 3);
+    }
+
+    #[test]
+    fn walks_pass_over_what_is_resident() {
+        let mut s = Streams::default();
+        let resident = |p: Pmd| p.0 % 8 >= 3;
+        for start in [8, 16] {
+            s.classify(Pmd(start), 0, resident);
+            assert_eq!(s.classify(Pmd(start + 1), 0, resident).0, Some(1));
+            assert_eq!(s.classify(Pmd(start + 2), 0, resident).0, Some(1));
+        }
+        assert!(s.window() >= 4);
+        // Downwards, and not over ranges that are not resident.
+        s.classify(Pmd(82), 511, resident);
+        assert_eq!(s.classify(Pmd(81), 511, resident).0, Some(-1));
+        assert_eq!(s.classify(Pmd(80), 511, resident).0, Some(-1));
+        assert_eq!(s.classify(Pmd(74), 511, resident).0, Some(-1));
+        assert_eq!(s.classify(Pmd(72), 511, resident).0, None);
     }
 
     #[test]
@@ -140,7 +192,7 @@ mod tests {
         let mut s = Streams::default();
         let (mut page, mut pages) = (100, vec![]);
         loop {
-            let (walk, n) = s.classify(Pmd(5), page);
+            let (walk, n) = s.classify(Pmd(5), page, |_| false);
             assert_eq!(walk, None);
             pages.push(n);
             // Fills are aligned to their size, so that they end at the range's edge.
@@ -150,7 +202,7 @@ mod tests {
             }
         }
         assert_eq!(&pages[..5], [1, 4, 16, 64, 64]);
-        assert_eq!(s.classify(Pmd(6), page - PMD_NR).0, Some(1));
+        assert_eq!(s.classify(Pmd(6), page - PMD_NR, |_| false).0, Some(1));
     }
 
     #[test]
@@ -161,7 +213,7 @@ mod tests {
         for _ in 0..10_000 {
             x = x.wrapping_mul(6364136223846793005).wrapping_add(1);
             let p = (x >> 33) as usize % (1000 * PMD_NR);
-            let (w, n) = s.classify(Pmd((p / PMD_NR) as u32), p % PMD_NR);
+            let (w, n) = s.classify(Pmd((p / PMD_NR) as u32), p % PMD_NR, |_| true);
             walks += w.is_some() as usize;
             pages += n;
         }

@@ -21,7 +21,7 @@ const WRITES: usize = 8;
 /// Requests in flight at most; a range that leaves in pieces needs one for each.
 const DEPTH: usize = 64;
 /// Active ranges to one inactive.
-const ACTIVE_TO_INACTIVE: usize = 16;
+const ACTIVE_TO_INACTIVE: usize = 32;
 /// Zeroed folios kept while the program touches new memory.
 const ZEROED: usize = 4;
 
@@ -277,9 +277,10 @@ impl<'e> Reclaim<'e> {
     fn deactivate_some(&mut self) {
         let want = (self.cache.lru.len() / ACTIVE_TO_INACTIVE).clamp(2, INACTIVE_MAX - 1);
         let mut looked = self.cache.lru.len();
+        let limit = self.cache.charge.limit();
         while self.inactive.len < want && looked > 0 {
             looked -= 1;
-            let Some(pmd) = self.cache.lru.pop(&self.cache.ranges) else {
+            let Some(pmd) = self.cache.lru.pop(&self.cache.ranges, limit) else {
                 return;
             };
             match self.cache.deactivate(pmd) {

@@ -58,7 +58,7 @@ impl SwapCache {
             return;
         };
         let g = r.lock();
-        if g.listed && self.lru.hasten(&self.ranges, pmd) {
+        if g.listed && self.lru.hasten(&self.ranges, pmd, g.list) {
             self.asked.fetch_add(1, Relaxed);
         }
     }

@@ -134,7 +134,7 @@ impl SwapCache {
         g.present = g.present.or(pages);
         if !g.listed && !g.present.is_empty() {
             g.listed = true;
-            self.lru.push(&self.ranges, pmd);
+            self.lru.push(&self.ranges, pmd, g.list);
         }
     }
 

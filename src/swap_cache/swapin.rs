@@ -4,7 +4,7 @@ use super::{Dir, Frame, SwapCache};
 use crate::mm::{copy, PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::sys::uffd::{PageFault, Refused};
 use crate::sys::{mem, Errno};
-use crate::vma::{IoState, RangeGuard};
+use crate::vma::{IoState, List, RangeGuard};
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -196,6 +196,7 @@ impl SwapCache {
     /// A fault on a range that reclaim has made inactive. A folio that came in whole goes back
     /// whole; of a range that is used in pieces only the piece goes back, and the rest may leave.
     fn touch_inactive(&self, pmd: Pmd, g: &mut RangeGuard<'_>, page: usize) -> Option<Plan> {
+        g.belongs_to(List::Main);
         let hit = g.moving.has(page);
         self.stats().pgactivate.inc();
         if hit && !g.huge {
@@ -265,6 +266,7 @@ impl SwapCache {
         if !zeroed {
             self.clear_pages(fr, PageMask::FULL, page);
         }
+        g.belongs_to(List::Main);
         match self.move_whole_in(pmd, g, fr) {
             Whole::Moved => {
                 self.stats().thp_fault_alloc.inc();
@@ -330,6 +332,7 @@ impl SwapCache {
             return Plan::NeedRoom(run.len());
         }
         let want = PageMask::of(run);
+        g.belongs_to(List::Main);
         let got = self.copy_zeros(pmd, want);
         self.charge.uncharge(want.minus(got).count());
         self.stats().anon_fault_alloc.add(got.count() as u64);
@@ -428,6 +431,8 @@ impl SwapCache {
 
     /// Gives the program the pages of a frame that was read completely.
     fn map_frame(&self, pmd: Pmd, g: &mut RangeGuard<'_>) {
+        let list = self.lru.arrive(g.shadow, self.charge.limit());
+        g.belongs_to(list);
         let (frame, pages) = (Frame(g.buffer), g.moving);
         let vacant = g.present.is_empty() && g.lost.is_empty();
         if vacant && g.writable.is_full() && self.abilities.mv {
@@ -554,6 +559,7 @@ impl SwapCache {
             // A cluster that could not be read as a whole is given up as its pages come in.
             let keep = !g.salvage && self.remember(pmd, &mut g, pages, src);
             let got = self.copy_in(pmd, pages, src);
+            g.belongs_to(List::Main);
             // The copy woke those who wait for these pages.
             wake |= got != pages;
             self.charge.uncharge(pages.minus(got).count());

@@ -297,6 +297,7 @@ impl SwapCache {
             self.forget_slots(&mut g, pages);
         } else {
             self.stats().pgsteal.add(pages.count() as u64);
+            g.shadow = self.lru.evict(g.list, pages.count());
             self.retire(frame, pages, g.huge);
         }
         if g.present.is_empty() {

@@ -1,12 +1,44 @@
-//! Resident ranges in the order in which they became so. Links live in the descriptors.
+//! Resident ranges in the order in which they became so, on two lists, and what decides which.
+//! Links live in the descriptors.
+//!
+//! Touches of resident memory can't be seen. What can be seen is how a range came in: by a walk, or
+//! because the program jumped there. A walk through more than fits misses everything if the oldest
+//! leaves first; so what walks bring in leaves first, and of it one in [`STAYS`] goes to the main
+//! list, with what jumps, first touches and second chances bring in. A walk over and over then
+//! finds there what stayed, and what is hot stays while something is walked through beside it.
+//! docs/policies.md compares this rule with others.
 
 use super::table::{Range, Ranges};
-use crate::mm::Pmd;
+use crate::mm::{Pmd, PMD_NR};
 use crate::sync::Mutex;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Number + 1 of a range; 0 ends the list.
 type Link = u32;
+
+/// Which list a range is on, or was on last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum List {
+    #[default]
+    Main = 0,
+    Walk = 1,
+}
+
+/// Of the ranges that walks bring in one in so many goes to the main list.
+const STAYS: u32 = 8;
+/// The walk list keeps this part of the limit, and so many ranges at least: several walks, and
+/// what is read ahead for them.
+const WALK_PART: usize = 20;
+const WALK_LEAST: usize = 16;
+
+/// When a range was evicted (the kernel's shadow entry), and from which list. Zero: never.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shadow {
+    /// Pages evicted by then, and 1.
+    at: u64,
+    from: List,
+}
 
 #[derive(Default)]
 struct Ends {
@@ -15,16 +47,40 @@ struct Ends {
     len: usize,
 }
 
-/// A list of ranges. Its lock is taken inside a range's lock, never around one.
-pub struct Lru(Mutex<Ends>);
+/// How many of the last ranges to leave a list came back soon; the weight of one falls by 1/16
+/// with each that follows.
+#[derive(Clone, Copy, Default)]
+struct Regret {
+    evicted: f32,
+    came_back: f32,
+}
+
+impl Regret {
+    fn evict(&mut self) {
+        self.evicted = self.evicted * 15.0 / 16.0 + 1.0;
+        self.came_back = self.came_back * 15.0 / 16.0;
+    }
+    fn part(self) -> f32 {
+        self.came_back / self.evicted.max(1.0)
+    }
+}
+
+#[derive(Default)]
+struct Lists {
+    ends: [Ends; 2],
+    /// Pages evicted.
+    evicted: u64,
+    /// Ranges that walks brought in.
+    arrivals: u32,
+    regret: [Regret; 2],
+}
+
+/// The lists. Their lock is taken inside a range's lock, never around one.
+pub struct Lru(Mutex<Lists>);
 
 impl Default for Lru {
     fn default() -> Self {
-        Lru(Mutex::new(Ends {
-            head: 0,
-            tail: 0,
-            len: 0,
-        }))
+        Lru(Mutex::new(Lists::default()))
     }
 }
 
@@ -39,18 +95,53 @@ fn set(w: &AtomicU32, l: Link) {
 
 impl Lru {
     pub fn len(&self) -> usize {
-        self.0.lock().len
+        self.0.lock().ends.iter().map(|e| e.len).sum()
     }
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Appends; the range must not be on the list.
-    pub fn push(&self, t: &Ranges, pmd: Pmd) {
+    /// The list for a range that a walk brings in, with what is remembered of it. `limit`: pages
+    /// that may be resident.
+    pub fn arrive(&self, shadow: Shadow, limit: i64) -> List {
+        let mut l = self.0.lock();
+        if l.evicted == 0 {
+            // Something must be there to be kept.
+            return List::Main;
+        }
+        l.arrivals = l.arrivals.wrapping_add(1);
+        // Soon: what left since then would have fitted into three quarters of memory.
+        let soon = shadow.at > 0 && l.evicted + 1 - shadow.at <= limit.max(0) as u64 * 3 / 4;
+        if soon {
+            l.regret[shadow.from as usize].came_back += 1.0;
+        }
+        // Not if the main list loses as much for it: then it is only a walk through a little more
+        // than fits, and nothing is gained.
+        let [main, walk] = l.regret;
+        if soon && main.part() < walk.part() / 2.0 || l.arrivals % STAYS == 0 {
+            List::Main
+        } else {
+            List::Walk
+        }
+    }
+
+    /// Notes that pages of a range left memory for good.
+    pub fn evict(&self, from: List, pages: usize) -> Shadow {
+        let mut l = self.0.lock();
+        l.evicted += pages as u64;
+        l.regret[from as usize].evict();
+        Shadow {
+            at: l.evicted + 1,
+            from,
+        }
+    }
+
+    /// Appends; the range must not be on a list.
+    pub fn push(&self, t: &Ranges, pmd: Pmd, list: List) {
         let Some((_, r)) = link(t, pmd.0 + 1) else {
             return;
         };
-        let mut e = self.0.lock();
+        let e = &mut self.0.lock().ends[list as usize];
         set(&r.lru_next, 0);
         set(&r.lru_prev, e.tail);
         match link(t, e.tail) {
@@ -61,9 +152,16 @@ impl Lru {
         e.len += 1;
     }
 
-    /// Takes the oldest.
-    pub fn pop(&self, t: &Ranges) -> Option<Pmd> {
-        let mut e = self.0.lock();
+    /// Takes the range whose turn it is. `limit`: pages that may be resident.
+    pub fn pop(&self, t: &Ranges, limit: i64) -> Option<Pmd> {
+        let keep = (limit.max(0) as usize / PMD_NR / WALK_PART).max(WALK_LEAST);
+        let mut l = self.0.lock();
+        let [main, walk] = &mut l.ends;
+        let e = if walk.len > keep || main.len == 0 {
+            walk
+        } else {
+            main
+        };
         let (pmd, r) = link(t, e.head)?;
         e.head = r.lru_next.load(Relaxed);
         set(&r.lru_next, 0);
@@ -77,8 +175,8 @@ impl Lru {
 
     /// Makes a range the oldest, if it is on the list: its lock, which the caller holds, keeps it
     /// there only if nobody has popped it already.
-    pub fn hasten(&self, t: &Ranges, pmd: Pmd) -> bool {
-        let mut e = self.0.lock();
+    pub fn hasten(&self, t: &Ranges, pmd: Pmd, list: List) -> bool {
+        let e = &mut self.0.lock().ends[list as usize];
         let l = pmd.0 + 1;
         let Some((_, r)) = link(t, l) else {
             return false;
@@ -123,13 +221,17 @@ mod tests {
         let l = Lru::default();
         for i in 1..=4 {
             t.get_or_map(Pmd(i)).unwrap();
-            l.push(&t, Pmd(i));
+            l.push(&t, Pmd(i), List::Main);
         }
-        assert!(l.hasten(&t, Pmd(3)) && l.hasten(&t, Pmd(4)) && l.hasten(&t, Pmd(4)));
-        assert_eq!(l.pop(&t), Some(Pmd(4)));
-        assert!(!l.hasten(&t, Pmd(4)) && !l.hasten(&t, Pmd(9)));
-        l.push(&t, Pmd(5));
-        let rest: Vec<_> = core::iter::from_fn(|| l.pop(&t)).collect();
+        assert!(
+            l.hasten(&t, Pmd(3), List::Main)
+                && l.hasten(&t, Pmd(4), List::Main)
+                && l.hasten(&t, Pmd(4), List::Main)
+        );
+        assert_eq!(l.pop(&t, 0), Some(Pmd(4)));
+        assert!(!l.hasten(&t, Pmd(4), List::Main) && !l.hasten(&t, Pmd(9), List::Main));
+        l.push(&t, Pmd(5), List::Main);
+        let rest: Vec<_> = core::iter::from_fn(|| l.pop(&t, 0)).collect();
         assert_eq!(rest, [3, 1, 2, 5].map(Pmd));
         assert!(l.is_empty());
     }
@@ -140,14 +242,69 @@ mod tests {
         let l = Lru::default();
         for i in [3, 1, 2] {
             t.get_or_map(Pmd(i)).unwrap();
-            l.push(&t, Pmd(i));
+            l.push(&t, Pmd(i), List::Main);
         }
         assert_eq!(l.len(), 3);
-        assert_eq!(l.pop(&t), Some(Pmd(3)));
-        l.push(&t, Pmd(3));
+        assert_eq!(l.pop(&t, 0), Some(Pmd(3)));
+        l.push(&t, Pmd(3), List::Main);
         assert_eq!(
-            (l.pop(&t), l.pop(&t), l.pop(&t), l.pop(&t)),
+            (l.pop(&t, 0), l.pop(&t, 0), l.pop(&t, 0), l.pop(&t, 0)),
             (Some(Pmd(1)), Some(Pmd(2)), Some(Pmd(3)), None)
         );
+    }
+
+    /// Ranges of one walk over and over; returns the share that was not there.
+    fn misses(size: u32, limit: u32, rounds: u32) -> f64 {
+        let t = Ranges::new().unwrap();
+        let l = Lru::default();
+        let pages = i64::from(limit) * PMD_NR as i64;
+        let mut state = vec![(false, List::Main, Shadow::default()); size as usize];
+        let (mut resident, mut missed) = (0, 0);
+        for i in 0..size * (rounds + 1) {
+            let at = i % size;
+            if state[at as usize].0 {
+                continue;
+            }
+            if resident == limit {
+                let victim = l.pop(&t, pages).unwrap().0 as usize - 1;
+                state[victim].0 = false;
+                state[victim].2 = l.evict(state[victim].1, PMD_NR);
+                resident -= 1;
+            }
+            resident += 1;
+            let first = i < size;
+            let list = if first {
+                List::Main
+            } else {
+                l.arrive(state[at as usize].2, pages)
+            };
+            missed += u32::from(!first);
+            state[at as usize].0 = true;
+            state[at as usize].1 = list;
+            t.get_or_map(Pmd(at + 1)).unwrap();
+            l.push(&t, Pmd(at + 1), list);
+        }
+        f64::from(missed) / f64::from(size * rounds)
+    }
+
+    #[test]
+    fn a_walk_through_too_much_finds_what_stayed() {
+        // First in, first out misses all of it; nobody can miss less than what does not fit.
+        let half = misses(512, 256, 8);
+        assert!((0.5..0.70).contains(&half), "{half}");
+        assert!((0.2..0.85).contains(&misses(512, 410, 8)));
+        assert_eq!(misses(200, 256, 8), 0.0);
+    }
+
+    #[test]
+    fn jumps_and_first_touches_outlive_walks() {
+        let t = Ranges::new().unwrap();
+        let l = Lru::default();
+        for i in 1..=40 {
+            t.get_or_map(Pmd(i)).unwrap();
+            l.push(&t, Pmd(i), if i % 2 == 0 { List::Main } else { List::Walk });
+        }
+        let left: Vec<_> = core::iter::from_fn(|| l.pop(&t, 0)).take(6).collect();
+        assert_eq!(left, [1, 3, 5, 7, 2, 4].map(Pmd));
     }
 }

@@ -35,5 +35,5 @@
 mod lru;
 mod table;
 
-pub use lru::Lru;
+pub use lru::{List, Lru, Shadow};
 pub use table::{IoState, Range, RangeGuard, Ranges, Sums};

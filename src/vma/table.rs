@@ -1,5 +1,6 @@
 //! The table of 2 MiB ranges: two levels, lazily touched, found without a lock.
 
+use super::lru::{List, Shadow};
 use crate::mm::{PageMask, Pmd, SwapPlace, PMD_NR};
 use crate::sync::RawLock;
 use crate::sys::futex::{self, Scope};
@@ -65,8 +66,11 @@ pub struct State {
     pub salvage: bool,
     /// The range has had checksums: their table's page is charged.
     pub summed: bool,
-    /// On the LRU list.
+    /// On the LRU list `list`.
     pub listed: bool,
+    pub list: List,
+    /// Of its last eviction.
+    pub shadow: Shadow,
     /// In memory as one huge page, as far as we know.
     pub huge: bool,
     /// The read in flight is ahead of its fault.
@@ -127,6 +131,13 @@ impl RangeGuard<'_> {
         self.range.io.store(io as u32, SeqCst);
         if io.is_settled() && WAITERS.load(SeqCst) > 0 {
             futex::wake(&self.range.io, u32::MAX, Scope::Process);
+        }
+    }
+
+    /// The LRU list that the range will be on, if it is on none now.
+    pub fn belongs_to(&mut self, list: List) {
+        if !self.listed {
+            self.list = list;
         }
     }
 
