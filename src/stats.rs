@@ -117,6 +117,8 @@ counters! {
     pgdeactivate: Sum,
     /// Base pages that left without a write, because their slots held the same.
     swap_clean: Sum,
+    /// Base pages that left without a write and without a slot, because they were full of zeros.
+    swpout_zero: Sum,
     /// Small fills (up to 64 KiB).
     fill: Sum,
     /// Times the handler went to a CPU on which a thread jumps, to serve it there.

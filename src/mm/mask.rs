@@ -36,6 +36,10 @@ impl PageMask {
         self.0[page / 64] >> (page % 64) & 1 != 0
     }
     #[inline]
+    pub fn insert(&mut self, page: usize) {
+        self.0[page / 64] |= 1 << (page % 64);
+    }
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.0 == [0; 8]
     }

@@ -176,14 +176,18 @@ impl SwapCache {
         // From here on faults wait for us, and the frame can be looked at without the lock.
         g.set_io(IoState::Writing);
         drop(g);
+        let zero = self.zero_pages(frame, pages);
         let clean = if summed {
-            self.clean_pages(pmd, frame, old)
+            self.clean_pages(pmd, frame, old.minus(zero))
         } else {
             PageMask::EMPTY
         };
         let mut g = r.lock();
-        let dirty = pages.minus(clean);
+        // Neither present nor swapped: they read as zeros, like pages that were never touched.
+        self.forget_slots(&mut g, zero);
+        let dirty = pages.minus(clean).minus(zero);
         self.stats().swap_clean.add(clean.count() as u64);
+        self.stats().swpout_zero.add(zero.count() as u64);
         if dirty.is_empty() {
             self.count_swapout(pages);
             self.end_writeback(pmd, g, PageMask::EMPTY);
