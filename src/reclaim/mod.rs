@@ -433,9 +433,7 @@ impl<'e> Reclaim<'e> {
         s.swapped_bytes
             .set((c.clusters.used_clusters() * PMD_SIZE) as u64);
         c.clusters.settle_loans(&c.charge);
-        if self.in_flight() == 0 {
-            c.clusters.trim(&c.charge, self.devices);
-        }
+        c.clusters.trim(&c.charge);
     }
 }
 

@@ -12,12 +12,14 @@ use crate::control::{DeviceEntry, SEGMENT_BYTES};
 use crate::device::Device;
 use crate::mm::{SwapPlace, PMD_SIZE};
 use crate::sync::Mutex;
-use crate::sys::{mem, Errno};
+use crate::sys::{mem, thread, Errno};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const PER_SEGMENT: usize = (SEGMENT_BYTES / PMD_SIZE as u64) as usize;
 const ALL: u16 = u16::MAX;
 const _: () = assert!(PER_SEGMENT == 16);
+/// Pauses of 100 us for which a discard is waited for.
+const DISCARD_WAITS: usize = 1000;
 
 /// The clusters of one segment, a bit to each.
 #[derive(Clone, Copy)]
@@ -57,6 +59,18 @@ pub enum NoCluster {
 /// The segment of a cluster, and its bit there.
 fn place(e: SwapPlace) -> (usize, u16) {
     (e.cluster() / PER_SEGMENT, 1 << (e.cluster() % PER_SEGMENT))
+}
+
+/// A segment for process `proc`; waits a little for one whose space is just given back.
+fn claim(entry: &DeviceEntry, proc: usize) -> Option<usize> {
+    for _ in 0..DISCARD_WAITS {
+        let seg = entry.claim_segment(proc);
+        if seg.is_some() || !entry.is_discarding() {
+            return seg;
+        }
+        thread::pause();
+    }
+    None
 }
 
 impl Clusters {
@@ -101,20 +115,18 @@ impl Clusters {
             .ok_or(NoCluster::Full)
     }
 
+    /// No lock is held while the file system gives space. Only the reclaim thread allocates.
     fn alloc_on(&self, d: usize, charge: &Charge, device: &dyn Device) -> Option<SwapPlace> {
-        let mut t = self.tables[d].lock();
-        if t.free == 0 {
-            // Claimed under the lock: only the reclaim thread allocates, and what it waits for
-            // here is the file system giving it space, not a transfer.
+        if self.tables[d].lock().free == 0 {
             let entry = &charge.control.devices[d];
-            let seg = entry.claim_segment(charge.index())?;
+            let seg = claim(entry, charge.index())?;
             let offset = seg as u64 * SEGMENT_BYTES;
             if device.reserve(offset, SEGMENT_BYTES).is_err() {
                 entry.release_segment(seg);
                 return None;
             }
-            let s = &mut t.segments[seg];
-            *s = Segment {
+            let mut t = self.tables[d].lock();
+            t.segments[seg] = Segment {
                 owned: true,
                 used: 0,
                 borrowed: 0,
@@ -125,6 +137,7 @@ impl Clusters {
             t.top = t.top.max(seg + 1);
             t.next = seg;
         }
+        let mut t = self.tables[d].lock();
         let (top, next) = (t.top, t.next.min(t.top));
         for seg in (next..top).chain(0..next) {
             let s = &mut t.segments[seg];
@@ -217,10 +230,9 @@ impl Clusters {
         }
     }
 
-    /// Gives back segments that hold nothing, keeping some room for what will be written next.
-    /// Returns the bytes given back.
-    pub fn trim(&self, charge: &Charge, devices: &[Box<dyn Device>]) -> u64 {
-        let mut bytes = 0;
+    /// Gives back segments that hold nothing, keeping some room for what will be written next. The
+    /// supervisor returns their space to the file system.
+    pub fn trim(&self, charge: &Charge) {
         for (d, t) in self.tables[..self.devices].iter().enumerate() {
             let mut t = t.lock();
             let keep = 2 * PER_SEGMENT + t.used / 8;
@@ -234,12 +246,9 @@ impl Clusters {
                 }
                 s.owned = false;
                 t.free -= PER_SEGMENT;
-                let _ = devices[d].discard(seg as u64 * SEGMENT_BYTES, SEGMENT_BYTES);
                 charge.control.devices[d].release_segment(seg);
-                bytes += SEGMENT_BYTES;
             }
         }
-        bytes
     }
 
     /// In a forked child: all of it belongs to the parent now.

@@ -172,6 +172,7 @@ impl SwapCache {
             return Start::Active;
         }
         let (frame, pages, old) = (Frame(g.buffer), g.moving, g.moving.and(g.swapped));
+        let entry = g.entry;
         let summed = g.summed;
         // From here on faults wait for us, and the frame can be looked at without the lock.
         g.set_io(IoState::Writing);
@@ -182,31 +183,32 @@ impl SwapCache {
         } else {
             PageMask::EMPTY
         };
-        let mut g = r.lock();
-        // Neither present nor swapped: they read as zeros, like pages that were never touched.
-        self.forget_slots(&mut g, zero);
         let dirty = pages.minus(clean).minus(zero);
         self.stats().swap_clean.add(clean.count() as u64);
         self.stats().swpout_zero.add(zero.count() as u64);
+        // Without the lock, for the file system may have to find space. While `io` is Writing
+        // nobody else gives the range a place or takes it away.
+        let place = match entry {
+            Some(e) => Some(e),
+            None if dirty.is_empty() => None,
+            None => self.clusters.alloc(&self.charge, devices).ok(),
+        };
+        let mut g = r.lock();
         if dirty.is_empty() {
+            self.forget_slots(&mut g, zero);
             self.count_swapout(pages);
             self.end_writeback(pmd, g, PageMask::EMPTY);
             return Start::Clean;
         }
-        let entry = match g.entry {
-            Some(e) => e,
-            None => match self.clusters.alloc(&self.charge, devices) {
-                Ok(e) => e,
-                Err(_) => {
-                    self.end_writeback_unwritten(pmd, g);
-                    return Start::Full;
-                }
-            },
+        let Some(entry) = place else {
+            self.end_writeback_unwritten(pmd, g);
+            return Start::Full;
         };
         self.count_swapout(pages);
         g.entry = Some(entry);
-        // Until the write is done these slots hold neither the old nor the new.
-        g.swapped = g.swapped.minus(dirty);
+        // Zero pages are neither present nor swapped: they read as zeros, as if never touched. The
+        // slots of the others hold neither the old nor the new until the write is done.
+        g.swapped = g.swapped.minus(zero).minus(dirty);
         drop(g);
         Start::Write(Writeback {
             pmd,
