@@ -395,25 +395,27 @@ impl DeviceEntry {
 }
 
 #[cfg(test)]
+impl Control {
+    /// A page of a test's own, with devices of so many segments.
+    pub fn with_segments(devices: &[u64]) -> &'static Control {
+        let page = crate::sys::mem::map_anon(Self::BYTES).unwrap() as *const Control;
+        // SAFETY: mapped with this size and never unmapped; every bit pattern is valid.
+        let control = unsafe { &*page };
+        for (i, n) in devices.iter().enumerate() {
+            // SAFETY: nobody else has it.
+            unsafe { control.set_device(i, "/dev/null", n * SEGMENT_BYTES, FILE) };
+        }
+        control
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_segment_has_one_owner_and_is_discarded_once() {
-        let file = std::fs::File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(std::env::temp_dir().join(format!("hugeswap-control-{}", std::process::id())))
-            .unwrap();
-        file.set_len(Control::BYTES as u64).unwrap();
-        use std::os::fd::AsRawFd;
-        // SAFETY: the file is this test's.
-        let control = unsafe { Control::map(file.as_raw_fd()) }.unwrap();
-        // SAFETY: nobody else has it.
-        unsafe { control.set_device(0, "/dev/null", 40 * SEGMENT_BYTES, FILE) };
-        let d = &control.devices[0];
+        let d = &Control::with_segments(&[40]).devices[0];
         for seg in 0..40 {
             assert_eq!(d.claim_segment(seg % 2), Some(seg));
         }

@@ -87,6 +87,8 @@ counters! {
     thp_swpin_fallback: Sum,
     /// 2 MiB folios that left whole.
     thp_swpout: Sum,
+    /// Folios that left whole, but into more than one place, because no cluster was free.
+    swpout_spread: Sum,
     /// Ranges that left page by page.
     thp_swpout_fallback: Sum,
     /// First touches served with a zeroed 2 MiB folio.
@@ -169,6 +171,8 @@ counters! {
     peak_resident_bytes: Max,
     /// Bytes in swap now.
     swapped_bytes: Now,
+    /// The most that was in swap, of the process that had most.
+    peak_swapped_bytes: Max,
     /// Forks of managed processes.
     forks: Sum,
 }

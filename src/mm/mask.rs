@@ -65,7 +65,7 @@ impl PageMask {
         self.zip(o, |a, b| a & !b)
     }
 
-    /// The first page of the set at or after `from`.
+    /// The first page at or after `from` that is in the set, or not if `want` is false; 512 for none.
     fn next(&self, from: usize, want: bool) -> usize {
         let mut at = from;
         while at < PMD_NR {
@@ -80,6 +80,12 @@ impl PageMask {
             at = (at / 64 + 1) * 64;
         }
         PMD_NR
+    }
+
+    /// The first page of the set at or after `from`.
+    pub fn next_from(&self, from: usize) -> Option<usize> {
+        let page = self.next(from, true);
+        (page < PMD_NR).then_some(page)
     }
 
     /// The maximal runs of neighbouring pages, in order.

@@ -2,12 +2,12 @@
 
 use super::{Dir, Frame, Moved, SwapCache};
 use crate::device::Device;
-use crate::mm::{PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::mm::{Extents, PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::sys::mem;
 use crate::vma::{IoState, Range, RangeGuard};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// A write to be carried out: `pages` of the frame to the same slots of the cluster.
+/// A write to be carried out: `pages` of the frame to their slots, which `pieces` tells.
 #[derive(Clone, Copy, Debug)]
 pub struct Writeback {
     pub pmd: Pmd,
@@ -83,17 +83,8 @@ impl SwapCache {
         if g.io() != IoState::Idle || pages.is_empty() || !self.abilities.mv {
             return (Victim::Skip, g);
         }
-        if g.entry.is_none() && self.full.load(Relaxed) {
+        if self.full.load(Relaxed) && !pages.minus(g.swapped).is_empty() {
             return (Victim::Skip, g);
-        }
-        if g.entry.is_some_and(|e| !self.clusters.is_writable(e)) {
-            // Another process reads this cluster too: nothing may be written there. It is let go
-            // when the last page that is only there comes in.
-            let resident = g.present;
-            self.forget_slots(&mut g, resident);
-            if g.entry.is_some() {
-                return (Victim::Skip, g);
-            }
         }
         let Some(frame) = self.frames.take_empty() else {
             return (Victim::NoFrame, g);
@@ -184,31 +175,35 @@ impl SwapCache {
             PageMask::EMPTY
         };
         let dirty = pages.minus(clean).minus(zero);
-        self.stats().swap_clean.add(clean.count() as u64);
-        self.stats().swpout_zero.add(zero.count() as u64);
         // Without the lock, for the file system may have to find space. While `io` is Writing
         // nobody else gives the range a place or takes it away.
-        let place = match entry {
-            Some(e) => Some(e),
-            None if dirty.is_empty() => None,
-            None => self.clusters.alloc(&self.charge, devices).ok(),
-        };
+        let mut slots = Extents::new();
+        let again = self.rewritten(pmd, entry, dirty, old);
+        let found = self.find_slots(dirty.minus(again), devices, &mut slots);
         let mut g = r.lock();
+        // Neither present nor swapped: they read as zeros, as if they had never been touched.
+        self.forget_slots(pmd, &mut g, zero);
         if dirty.is_empty() {
-            self.forget_slots(&mut g, zero);
-            self.count_swapout(pages);
+            self.count_swapout(pages, clean, zero);
             self.end_writeback(pmd, g, PageMask::EMPTY);
             return Start::Clean;
         }
-        let Some(entry) = place else {
+        if !found || !self.give_slots(pmd, &mut g, dirty.minus(again), &slots) {
+            for e in slots.iter() {
+                self.slots.free(e.entry, e.nr.into());
+            }
+            // Of no more use, and room for the next.
+            self.forget_slots(pmd, &mut g, dirty);
             self.end_writeback_unwritten(pmd, g);
             return Start::Full;
-        };
-        self.count_swapout(pages);
-        g.entry = Some(entry);
-        // Zero pages are neither present nor swapped: they read as zeros, as if never touched. The
-        // slots of the others hold neither the old nor the new until the write is done.
-        g.swapped = g.swapped.minus(zero).minus(dirty);
+        }
+        // These slots hold neither the old nor the new until the write is done.
+        g.swapped = g.swapped.minus(dirty);
+        self.count_swapout(pages, clean, zero);
+        if pages.is_full() && slots.len() > 1 {
+            self.stats().swpout_spread.inc();
+        }
+        let entry = g.entry.unwrap_or(SwapPlace::SCATTERED);
         drop(g);
         Start::Write(Writeback {
             pmd,
@@ -218,7 +213,75 @@ impl SwapCache {
         })
     }
 
-    fn count_swapout(&self, pages: PageMask) {
+    /// Of `dirty`, the pages to be written to the slots that they have had, which are among `old`:
+    /// where nobody else may read these, and it takes no more requests than elsewhere.
+    fn rewritten(
+        &self,
+        pmd: Pmd,
+        entry: Option<SwapPlace>,
+        dirty: PageMask,
+        old: PageMask,
+    ) -> PageMask {
+        let had = dirty.and(old);
+        let Some(entry) = entry.filter(|_| !had.is_empty()) else {
+            return PageMask::EMPTY;
+        };
+        let scattered = entry.first().is_none();
+        if scattered && dirty.is_full() {
+            // A folio belongs in one piece.
+            return PageMask::EMPTY;
+        }
+        let mut again = PageMask::EMPTY;
+        let mut requests = 0;
+        for piece in self.pieces(pmd, entry, had) {
+            requests += 1;
+            if self.slots.is_own(piece.entry, piece.pages.len()) {
+                again = again.or(PageMask::of(piece.pages));
+            }
+        }
+        if scattered && requests > 2 * had.runs().count() + 2 {
+            return PageMask::EMPTY;
+        }
+        again
+    }
+
+    fn find_slots(&self, pages: PageMask, devices: &[Box<dyn Device>], out: &mut Extents) -> bool {
+        pages.is_empty()
+            || self
+                .slots
+                .alloc(pages.count(), &self.charge, devices, out)
+                .is_ok()
+    }
+
+    /// Gives pages of a range that is being written new slots in place of those that they may have.
+    /// False, and nothing has changed, where there is no memory for a table of them.
+    fn give_slots(
+        &self,
+        pmd: Pmd,
+        g: &mut RangeGuard<'_>,
+        pages: PageMask,
+        slots: &Extents,
+    ) -> bool {
+        if pages.is_empty() {
+            return true;
+        }
+        if pages.is_full() && slots.len() == 1 {
+            self.forget_slots(pmd, g, pages);
+            g.entry = slots.first().map(|e| SwapPlace::cluster(e.entry));
+            return true;
+        }
+        if !self.scatter(pmd, g) {
+            return false;
+        }
+        self.forget_slots(pmd, g, pages);
+        g.entry = Some(SwapPlace::SCATTERED);
+        self.name_slots(pmd, pages, slots);
+        true
+    }
+
+    fn count_swapout(&self, pages: PageMask, clean: PageMask, zero: PageMask) {
+        self.stats().swap_clean.add(clean.count() as u64);
+        self.stats().swpout_zero.add(zero.count() as u64);
         if pages.is_full() {
             self.stats().thp_swpout.inc();
         } else {
@@ -275,7 +338,9 @@ impl SwapCache {
         let mut g = r.lock();
         let written = pages.minus(failed);
         self.stats().pswpout.add(written.count() as u64);
-        g.swapped = g.swapped.or(written);
+        // The slots of the failed ones are not to be tried again.
+        g.swapped = g.swapped.or(pages);
+        self.give_slots_up(pmd, &mut g, failed);
         self.end_writeback(pmd, g, failed);
     }
 
@@ -290,17 +355,11 @@ impl SwapCache {
             }
             self.bring_back_part(pmd, &mut g, frame, failed, kept);
             self.stats().pgsteal.add(kept.count() as u64);
-            if g.swapped.is_empty() {
-                // Not to be tried again.
-                if let Some(e) = g.entry.take() {
-                    self.clusters.mark_bad(e);
-                }
-            }
         } else if g.wanted {
             self.stats().swap_cache_hit.inc();
             self.bring_back(pmd, &mut g, frame, pages);
             // What the program does with them now is not known; their slots are old.
-            self.forget_slots(&mut g, pages);
+            self.forget_slots(pmd, &mut g, pages);
         } else {
             self.stats().pgsteal.add(pages.count() as u64);
             self.retire(frame, pages, g.huge);

@@ -36,4 +36,4 @@ mod lru;
 mod table;
 
 pub use lru::Lru;
-pub use table::{IoState, Range, RangeGuard, Ranges, Sums};
+pub use table::{IoState, Range, RangeGuard, Ranges, SlotTable, Sums};

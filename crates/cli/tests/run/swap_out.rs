@@ -36,3 +36,36 @@ fn zeros_among_data() {
         assert!(done.counter("swpout_zero") > 0, "{done}");
     }
 }
+
+/// A program that uses a little of each 2 MiB needs swap for what it uses; and when it has let go
+/// of all of it, none.
+#[test]
+fn few_pages_of_each_huge_page() {
+    for (megabytes, pages) in [("4096", 1), ("1024", 8)] {
+        let program = compile("sparse").display().to_string();
+        let pages_text = pages.to_string();
+        let mut run = Run::new(64, [program.as_str(), megabytes, &pages_text, "1"])
+            .option("--swap-size=64M")
+            .start();
+        run.wait_for_output("unmapped");
+        let mut left = u64::MAX;
+        // Statistics are written once a second.
+        for _ in 0..25 {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            let stats = run.read_stats().unwrap_or_default();
+            left = stats["counters"]["swapped_bytes"].as_u64().unwrap_or(left);
+            if left == 0 {
+                break;
+            }
+        }
+        let done = run.finish();
+        assert_eq!(done.stdout.lines().last(), Some("ok"), "{done}");
+        done.has_swapped();
+        assert_eq!(left, 0, "swap that nobody uses is not given back: {done}");
+        assert_eq!(done.counter("swap_full"), 0, "{done}");
+        let touched = megabytes.parse::<u64>().unwrap() / 2 * pages * 4096;
+        let most = done.counter("peak_swapped_bytes");
+        assert!(most <= touched, "{most} for {touched} bytes: {done}");
+        assert!(done.counter("swpout_zero") > 100_000, "{done}");
+    }
+}
