@@ -10,8 +10,10 @@
 //! in the frame stays so until the program gets it back.
 
 use super::{Frame, SwapCache};
+use crate::control::FILE;
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR};
 use crate::vma::RangeGuard;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Zeros are written along where they would cut a write in two that is worth more than they are:
@@ -19,6 +21,45 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 const GAP: usize = 3;
 /// Of a whole folio so many pages must be zero, or it leaves as a whole, by one write.
 const ZEROS_OF_FOLIO: usize = PMD_NR / 8;
+
+/// A folio that changed in more places than this is written as a whole.
+const CHANGES: usize = 16;
+/// What share of kept folios' pages must be clean for it to pay: two checksums cost 150 us, a write
+/// 1 ms. In 256ths.
+const WORTH: u32 = 64;
+/// Of folios that are not kept one in so many is, to see whether it would pay now.
+const PROBE: u32 = 16;
+
+/// Whether it has been worth it to keep the slots of folios that come in whole.
+pub struct KeepFolios {
+    /// Of the pages of kept folios, how many were clean when these left, in 256ths; an average that
+    /// forgets.
+    clean: AtomicU32,
+    asked: AtomicU32,
+}
+
+impl Default for KeepFolios {
+    fn default() -> Self {
+        KeepFolios {
+            clean: AtomicU32::new(256),
+            asked: AtomicU32::new(0),
+        }
+    }
+}
+
+impl KeepFolios {
+    fn pays(&self) -> bool {
+        self.clean.load(Relaxed) >= WORTH || self.asked.fetch_add(1, Relaxed) % PROBE == 0
+    }
+
+    /// A kept folio left, with so many of its pages as they had come. For the reclaim thread.
+    fn learn(&self, clean: usize) {
+        let (old, now) = (self.clean.load(Relaxed), (clean * 256 / PMD_NR) as u32);
+        // Rounded so that it can reach both ends.
+        let new = (old * 7 + now + if now > old { 7 } else { 0 }) / 8;
+        self.clean.store(new, Relaxed);
+    }
+}
 
 /// Whether 4 KiB are all zero. Most pages that are not show it in their first or last word.
 fn is_zero(page: &[u64; PAGE_SIZE / 8]) -> bool {
@@ -72,8 +113,40 @@ impl SwapCache {
         true
     }
 
+    /// Whether the slots of a folio that comes in whole should be kept. Not for memory in place of a
+    /// disk, where a write costs no more than two checksums; nor when swap is half full; nor where
+    /// such folios were found changed when they left.
+    pub(super) fn keeps_folio(&self, g: &RangeGuard<'_>) -> bool {
+        let device = g.entry.and_then(|e| e.first()).map(|e| e.device().index());
+        let disk = device.is_some_and(|d| self.charge.control.devices[d].kind == FILE);
+        disk && self.keep_folios.pays() && !self.slots.is_half_full()
+    }
+
+    /// Of `pages`, which are all that the frame holds, what need not be written since its slots, of
+    /// those in `old`, hold the same.
+    pub(super) fn unchanged(
+        &self,
+        pmd: Pmd,
+        frame: Frame,
+        pages: PageMask,
+        old: PageMask,
+    ) -> PageMask {
+        let clean = self.clean_pages(pmd, frame, old);
+        if !pages.is_full() {
+            return without_gaps(clean, pages);
+        }
+        if old.count() >= PMD_NR / 2 {
+            self.keep_folios.learn(clean.count());
+        }
+        let clean = without_gaps(clean, pages);
+        if pages.minus(clean).runs().count() > CHANGES {
+            return PageMask::EMPTY;
+        }
+        clean
+    }
+
     /// Of `pages`, which are in the frame and in slots, those that are alike in both.
-    pub(super) fn clean_pages(&self, pmd: Pmd, frame: Frame, pages: PageMask) -> PageMask {
+    fn clean_pages(&self, pmd: Pmd, frame: Frame, pages: PageMask) -> PageMask {
         let sums = self.ranges.sums(pmd);
         let mut clean = PageMask::EMPTY;
         if sums.is_null() {
@@ -94,12 +167,17 @@ fn worth_leaving_out(zero: PageMask, pages: PageMask) -> PageMask {
     if pages.is_full() && zero.count() < ZEROS_OF_FOLIO {
         return PageMask::EMPTY;
     }
-    let data = pages.minus(zero);
-    let mut out = zero;
-    for run in zero.runs().filter(|run| run.len() <= GAP) {
-        let between =
-            run.start > 0 && data.has(run.start - 1) && run.end < PMD_NR && data.has(run.end);
-        if between {
+    without_gaps(zero, pages)
+}
+
+/// What may be left out of a write of `pages`, less the short gaps that would make two requests of
+/// one.
+fn without_gaps(leave: PageMask, pages: PageMask) -> PageMask {
+    let data = pages.minus(leave);
+    let mut out = leave;
+    for run in leave.runs().filter(|run| run.len() <= GAP) {
+        let before = run.start > 0 && data.has(run.start - 1);
+        if before && run.end < PMD_NR && data.has(run.end) {
             out = out.minus(PageMask::of(run));
         }
     }
@@ -134,6 +212,25 @@ mod tests {
         assert_eq!(left_out(zero, of(0..40)), zero.minus(of(10..13)));
         let zero = of(8..10).or(of(510..512));
         assert_eq!(left_out(zero, of(0..8).or(of(400..512)).or(zero)), zero);
+    }
+
+    #[test]
+    fn keeping_is_learned_and_unlearned() {
+        let keep = KeepFolios::default();
+        let share = |keep: &KeepFolios| (0..1600).filter(|_| keep.pays()).count();
+        assert_eq!(share(&keep), 1600);
+        for _ in 0..40 {
+            keep.learn(0);
+        }
+        assert_eq!(share(&keep), 100);
+        for _ in 0..3 {
+            keep.learn(PMD_NR);
+        }
+        assert_eq!(share(&keep), 1600);
+        for _ in 0..40 {
+            keep.learn(PMD_NR);
+        }
+        assert_eq!(keep.clean.load(Relaxed), 256);
     }
 
     /// `cargo test --release -p hugeswap -- --ignored --nocapture cost_of`

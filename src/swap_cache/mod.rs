@@ -18,12 +18,14 @@ pub use slots::{NoSlots, SwapSlots};
 pub use swapin::{FillBuffers, Plan, Unit};
 pub use swapout::{Start, Victim, Writeback};
 
+use clean::KeepFolios;
+
 use crate::charge::Charge;
 use crate::mm::{PageMask, Pmd, SwapEntry, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::stats::Stats;
 use crate::sys::uffd::{Refused, Uffd};
 use crate::sys::Errno;
-use crate::vma::{Lru, RangeGuard, Ranges};
+use crate::vma::{IoState, Lru, RangeGuard, Ranges};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::*};
 
 /// What the kernel can do, found out at start.
@@ -59,6 +61,7 @@ pub struct SwapCache {
     zeros: Zeros,
     /// Key of the checksums.
     seed: u64,
+    keep_folios: KeepFolios,
 }
 
 /// Memory that was never written to.
@@ -91,6 +94,7 @@ impl SwapCache {
             warned_lost: AtomicBool::new(false),
             zeros: Zeros(crate::sys::mem::map_anon(PMD_SIZE)?),
             seed: crate::sys::thread::random(),
+            keep_folios: KeepFolios::default(),
         })
     }
 
@@ -143,6 +147,21 @@ impl SwapCache {
     /// The pages' slots are not needed any more.
     fn forget_slots(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) {
         self.drop_slots(pmd, g, pages, SwapSlots::free);
+    }
+
+    /// Forgets every slot of a page that is also resident; says whether there were any. For when
+    /// there are no others. The caller has no range's lock.
+    fn forget_kept_slots(&self) -> bool {
+        let mut any = false;
+        self.ranges.for_each(|pmd, r| {
+            let mut g = r.lock();
+            let kept = g.present.and(g.swapped);
+            if g.io() == IoState::Idle && !kept.is_empty() {
+                self.forget_slots(pmd, &mut g, kept);
+                any = true;
+            }
+        });
+        any
     }
 
     /// As `forget_slots`; the device failed on them.

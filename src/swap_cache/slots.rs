@@ -27,6 +27,8 @@ pub struct SwapSlots {
     /// One past the highest segment of each device that was ever ours.
     tops: [AtomicUsize; MAX_DEVICES],
     any_lent: AtomicBool,
+    /// Slots of all devices.
+    total: u64,
 }
 
 /// The number of a device in the control page and in the allocator.
@@ -74,6 +76,7 @@ impl SwapSlots {
             devices: devices.len(),
             tops: [const { AtomicUsize::new(0) }; MAX_DEVICES],
             any_lent: AtomicBool::new(false),
+            total: devices.iter().map(|d| d.segments() as u64 * SLOTS).sum(),
         })
     }
 
@@ -138,6 +141,11 @@ impl SwapSlots {
     /// Slots in use.
     pub fn used(&self) -> u64 {
         self.space.used_slots()
+    }
+
+    /// Whether less than half of what may be used is free to this process, as far as it knows.
+    pub fn is_half_full(&self) -> bool {
+        self.used() * 2 > self.total
     }
 
     /// About how many slots can be had without another segment.

@@ -436,20 +436,23 @@ impl SwapCache {
         let vacant = g.present.is_empty() && g.lost.is_empty();
         if vacant && g.writable.is_full() && self.abilities.mv {
             self.clear_pages(frame, PageMask::FULL.minus(pages), 0);
-            match self.move_whole_in(pmd, g, frame) {
-                Whole::Moved => {
-                    self.stats().thp_swpin.inc();
-                    self.forget_slots(pmd, g, pages);
-                    return;
-                }
+            let src = self.frames.addr(frame) as *const u8;
+            let keep = self.keeps_folio(g) && self.remember(pmd, g, pages, src);
+            let whole = self.move_whole_in(pmd, g, frame);
+            match whole {
+                Whole::Moved => self.stats().thp_swpin.inc(),
                 Whole::Part => {
                     self.stats().thp_swpin_fallback.inc();
                     self.copy_rest(pmd, g, frame, PageMask::FULL);
-                    let here = g.present;
-                    self.forget_slots(pmd, g, here);
-                    return;
                 }
                 Whole::Nothing => {}
+            }
+            if !matches!(whole, Whole::Nothing) {
+                if !keep {
+                    let here = g.present;
+                    self.forget_slots(pmd, g, here);
+                }
+                return;
             }
         }
         self.stats().thp_swpin_fallback.inc();

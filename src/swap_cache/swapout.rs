@@ -92,7 +92,7 @@ impl SwapCache {
         let whole = g.is_whole();
         let mut out = self.move_until(Dir::Out, pmd, frame, pages, true);
         if out.busy {
-            self.account_moved(&mut g, &out);
+            self.account_moved(pmd, &mut g, &out);
             let left = g.present.and(pages);
             // Faults on the range wait while this goes on without the lock: should the program
             // have dropped a page behind our back, the handler must be able to serve us.
@@ -104,10 +104,10 @@ impl SwapCache {
             g.set_io(IoState::Idle);
             pages = left;
             let more = self.move_pages(Dir::Out, pmd, frame, pages);
-            self.account_moved(&mut g, &more);
+            self.account_moved(pmd, &mut g, &more);
             out.moved = out.moved.or(more.moved);
         } else {
-            self.account_moved(&mut g, &out);
+            self.account_moved(pmd, &mut g, &out);
         }
         g.moving = PageMask::EMPTY;
         if out.moved.is_empty() {
@@ -128,7 +128,9 @@ impl SwapCache {
         (Victim::Inactive, g)
     }
 
-    fn account_moved(&self, g: &mut RangeGuard<'_>, out: &Moved) {
+    fn account_moved(&self, pmd: Pmd, g: &mut RangeGuard<'_>, out: &Moved) {
+        // What was dropped reads as zeros, not as what its slot still has.
+        self.forget_slots(pmd, g, out.holes);
         g.present = g.present.minus(out.holes).minus(out.moved);
         self.charge.uncharge(out.holes.count());
     }
@@ -170,7 +172,7 @@ impl SwapCache {
         drop(g);
         let zero = self.zero_pages(frame, pages);
         let clean = if summed {
-            self.clean_pages(pmd, frame, old.minus(zero))
+            self.unchanged(pmd, frame, pages, old.minus(zero))
         } else {
             PageMask::EMPTY
         };
@@ -245,12 +247,14 @@ impl SwapCache {
         again
     }
 
+    /// New slots for `pages`, if need be those of resident pages.
     fn find_slots(&self, pages: PageMask, devices: &[Box<dyn Device>], out: &mut Extents) -> bool {
-        pages.is_empty()
-            || self
-                .slots
+        let mut alloc = || {
+            self.slots
                 .alloc(pages.count(), &self.charge, devices, out)
                 .is_ok()
+        };
+        pages.is_empty() || alloc() || self.forget_kept_slots() && alloc()
     }
 
     /// Gives pages of a range that is being written new slots in place of those that they may have.

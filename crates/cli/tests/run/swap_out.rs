@@ -69,3 +69,23 @@ fn few_pages_of_each_huge_page() {
         assert!(done.counter("swpout_zero") > 100_000, "{done}");
     }
 }
+
+/// What is only read is written once; and of a folio that changed in a few places, these.
+#[test]
+fn unchanged_folios_are_not_written_again() {
+    let pages = 160 << 8;
+    for changes in ["0", "2"] {
+        let program = compile("walk").display().to_string();
+        let done = ok(Run::new(64, [program.as_str(), "160", "8", changes]));
+        // Eight rounds over 160 MiB in 64 MiB: as good as all of it leaves eight times.
+        assert!(done.counter("pgsteal") > 6 * pages, "{done}");
+        assert!(done.counter("pswpout") < 2 * pages, "{done}");
+        assert!(done.counter("swap_clean") > 4 * pages, "{done}");
+    }
+    // Memory in place of a disk takes a write in no more time than two checksums.
+    let program = compile("walk").display().to_string();
+    let done = ok(Run::new(64, [program.as_str(), "160", "3", "0"])
+        .swap("ram")
+        .above(320));
+    assert!(done.counter("swap_clean") < pages, "{done}");
+}
