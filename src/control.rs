@@ -9,6 +9,7 @@ use crate::mm::PAGE_SIZE;
 use crate::stats::Stats;
 use crate::sys::futex::{self, Scope};
 use crate::sys::{syscall, Errno};
+use core::ops::Range;
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 
 /// Environment variable that carries the path of the control memfd.
@@ -45,6 +46,20 @@ pub const SEGMENT_BYTES: u64 = 32 << 20;
 /// 2 TiB of swap to a device.
 pub const MAX_SEGMENTS: usize = 65536;
 const LOG_BYTES: usize = 64 << 10;
+/// Segments whose space the supervisor gives back at once.
+const DISCARD_BATCH: usize = 32;
+
+/// Words of `DeviceEntry::owners`. Any other is 1 + the index of the process whose segment it is.
+///
+/// | word | meaning | becomes |
+/// |---|---|---|
+/// | NOBODY | free, nothing on the disk | owned (a process) |
+/// | DISCARD | free, its space not given back yet | owned (a process), DISCARDING (supervisor) |
+/// | DISCARDING | the supervisor gives its space back | NOBODY (supervisor) |
+/// | owned | a process's | DISCARD (that process; supervisor: it is dead) |
+const NOBODY: u32 = 0;
+const DISCARD: u32 = u32::MAX;
+const DISCARDING: u32 = u32::MAX - 1;
 
 /// Faults of the swap devices, for tests; all zero for none. Each process counts its own requests.
 #[repr(C)]
@@ -94,8 +109,8 @@ pub struct DeviceEntry {
     /// `FILE`, `RAM` or `FILLED_RAM`.
     pub kind: u32,
     pub _pad: u32,
-    /// 1 + the index of the process that owns the segment; 0 where nobody does.
-    pub owners: [AtomicU32; MAX_SEGMENTS],
+    /// Whose each segment is; see `NOBODY`.
+    owners: [AtomicU32; MAX_SEGMENTS],
 }
 
 #[repr(C, align(64))]
@@ -327,14 +342,103 @@ impl DeviceEntry {
     /// Takes a segment for process `proc`.
     pub fn claim_segment(&self, proc: usize) -> Option<usize> {
         (0..self.segments()).find(|&i| {
-            self.owners[i].load(Relaxed) == 0
+            let now = self.owners[i].load(Relaxed);
+            matches!(now, NOBODY | DISCARD)
                 && self.owners[i]
-                    .compare_exchange(0, proc as u32 + 1, AcqRel, Relaxed)
+                    .compare_exchange(now, proc as u32 + 1, AcqRel, Relaxed)
                     .is_ok()
         })
     }
 
+    /// Whether a segment will be free in a moment.
+    pub fn is_discarding(&self) -> bool {
+        let words = &self.owners[..self.segments()];
+        words.iter().any(|w| w.load(Relaxed) == DISCARDING)
+    }
+
+    /// The owner needs nothing that is in the segment.
     pub fn release_segment(&self, seg: usize) {
-        self.owners[seg].store(0, Release);
+        self.owners[seg].store(DISCARD, Release);
+    }
+
+    /// For the supervisor: process `proc` is gone, and nobody reads what it held.
+    pub fn release_all(&self, proc: usize) {
+        let its = |&seg: &usize| self.owners[seg].load(Acquire) == proc as u32 + 1;
+        (0..self.segments())
+            .filter(its)
+            .for_each(|seg| self.release_segment(seg));
+    }
+
+    /// For the supervisor: has `give_back` return the space of free segments, many neighbours at a
+    /// time.
+    pub fn discard_free(&self, mut give_back: impl FnMut(Range<usize>)) {
+        let take = |seg: usize| {
+            let word = &self.owners[seg];
+            word.load(Relaxed) == DISCARD
+                && word
+                    .compare_exchange(DISCARD, DISCARDING, AcqRel, Relaxed)
+                    .is_ok()
+        };
+        let mut seg = 0;
+        while seg < self.segments() {
+            let most = self.segments().min(seg + DISCARD_BATCH);
+            let end = (seg..most).find(|&s| !take(s)).unwrap_or(most);
+            if end > seg {
+                give_back(seg..end);
+                for s in seg..end {
+                    self.owners[s].store(NOBODY, Release);
+                }
+            }
+            seg = end.max(seg + 1);
+        }
+    }
+}
+
+#[cfg(test)]
+impl Control {
+    /// A page of a test's own, with devices of so many segments.
+    pub fn with_segments(devices: &[u64]) -> &'static Control {
+        let page = crate::sys::mem::map_anon(Self::BYTES).unwrap() as *const Control;
+        // SAFETY: mapped with this size and never unmapped; every bit pattern is valid.
+        let control = unsafe { &*page };
+        for (i, n) in devices.iter().enumerate() {
+            // SAFETY: nobody else has it.
+            unsafe { control.set_device(i, "/dev/null", n * SEGMENT_BYTES, FILE) };
+        }
+        control
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_has_one_owner_and_is_discarded_once() {
+        let d = &Control::with_segments(&[40]).devices[0];
+        for seg in 0..40 {
+            assert_eq!(d.claim_segment(seg % 2), Some(seg));
+        }
+        assert_eq!(d.claim_segment(0), None);
+        d.release_segment(5);
+        d.release_segment(6);
+        d.release_segment(9);
+        // What waits for its discard can be had.
+        assert_eq!(d.claim_segment(7), Some(5));
+        let mut seen = Vec::new();
+        d.discard_free(|segs| {
+            assert!(d.is_discarding());
+            seen.push(segs);
+        });
+        assert_eq!(seen, [6..7, 9..10]);
+        assert!(!d.is_discarding());
+        assert_eq!(d.claim_segment(7), Some(6));
+        d.release_all(1);
+        d.release_all(7);
+        d.release_all(0);
+        seen.clear();
+        d.discard_free(|segs| seen.push(segs));
+        assert_eq!(seen, [0..9, 10..40]);
+        d.discard_free(|_| panic!("nothing is left"));
     }
 }

@@ -87,6 +87,8 @@ counters! {
     thp_swpin_fallback: Sum,
     /// 2 MiB folios that left whole.
     thp_swpout: Sum,
+    /// Folios that left whole, but into more than one place, because no cluster was free.
+    swpout_spread: Sum,
     /// Ranges that left page by page.
     thp_swpout_fallback: Sum,
     /// First touches served with a zeroed 2 MiB folio.
@@ -117,6 +119,8 @@ counters! {
     pgdeactivate: Sum,
     /// Base pages that left without a write, because their slots held the same.
     swap_clean: Sum,
+    /// Base pages that left without a write and without a slot, because they were full of zeros.
+    swpout_zero: Sum,
     /// Small fills (up to 64 KiB).
     fill: Sum,
     /// Times the handler went to a CPU on which a thread jumps, to serve it there.
@@ -167,6 +171,8 @@ counters! {
     peak_resident_bytes: Max,
     /// Bytes in swap now.
     swapped_bytes: Now,
+    /// The most that was in swap, of the process that had most.
+    peak_swapped_bytes: Max,
     /// Forks of managed processes.
     forks: Sum,
 }

@@ -106,7 +106,7 @@ impl Engine {
             l.store(bits, Release);
         }
         self.freeze(bell);
-        self.cache.clusters.lend_all();
+        self.cache.slots.lend_all();
         let ready = self.cache.frames.ready() * crate::mm::PMD_NR;
         let resident = c.charged() - ready as i64;
         // Held for the child from now on.
@@ -148,6 +148,8 @@ impl Engine {
                 None => c.control.procs[i].state.store(FREE, Release),
             }
         }
+        // SAFETY: answers the `lend_all` of `fork_prepare`, which made the token.
+        unsafe { self.cache.slots.fork_done() };
         token.handed.close();
         self.end_cap();
         self.thaw();
@@ -175,7 +177,9 @@ impl Engine {
         self.reclaim_parked.store(0, Release);
         self.reclaim_ready.store(0, Release);
         self.cache.lru.reset_lock();
-        self.cache.clusters.start_over();
+        // SAFETY: answers the `lend_all` of `fork_prepare`, in this process's copy.
+        unsafe { self.cache.slots.fork_done() };
+        self.cache.slots.start_over();
         for &(start, end) in wiped {
             self.discard(start, end - start);
         }

@@ -98,7 +98,7 @@ impl Engine {
                 continue;
             };
             let mut g = r.lock_settled();
-            self.cache.discard(&mut g, PageMask::of(part));
+            self.cache.discard(pmd, &mut g, PageMask::of(part));
         }
     }
 
@@ -108,7 +108,7 @@ impl Engine {
             if let Some(r) = self.cache.ranges.get(pmd) {
                 let mut g = r.lock_settled();
                 let pages = PageMask::of(part).minus(g.present).minus(g.moving);
-                self.cache.discard(&mut g, pages);
+                self.cache.discard(pmd, &mut g, pages);
             }
         }
     }

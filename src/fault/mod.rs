@@ -9,7 +9,7 @@ mod near;
 mod stream;
 
 use crate::device::{Completion, Device, Op, Queue, Request};
-use crate::mm::{Pmd, SwapPlace, PAGE_SIZE};
+use crate::mm::{PageMask, Pmd, SwapPlace, PAGE_SIZE};
 use crate::pressure::Kick;
 use crate::swap_cache::{FillBuffers, Frame, Plan, SwapCache, Unit, MAX_FRAMES};
 use crate::sys::sched::Cpus;
@@ -36,6 +36,18 @@ struct Transfer {
     pmd: Pmd,
     whole: bool,
     start_ns: u64,
+    /// Requests that are not complete, and one more as long as they are being made.
+    pending: u32,
+    failed: bool,
+}
+
+/// What is to be read: pages of a range, page 0 of which would lie at `base`.
+struct Read {
+    entry: SwapPlace,
+    pages: PageMask,
+    base: *mut u8,
+    /// The page that is wanted first.
+    page: usize,
 }
 
 /// Folios read ahead and not yet wanted, oldest first.
@@ -275,39 +287,27 @@ impl<'e> Handler<'e> {
                 }
                 Plan::ReadWhole {
                     frame,
-                    first,
-                    end,
+                    pages,
                     entry,
                 } => {
                     self.cache.stats().pgmajfault.inc();
                     self.near.leave();
-                    self.read_whole(pmd, frame, first, end, entry, page, start_ns);
+                    self.read_whole(pmd, frame, pages, entry, page, start_ns);
                     break;
                 }
-                Plan::Fill {
-                    buffer,
-                    first,
-                    n,
-                    entry,
-                } => {
+                Plan::Fill { buffer, run, entry } => {
                     self.cache.stats().pgmajfault.inc();
                     if pages == 1 {
                         self.near.jump(f.tid);
                     }
-                    let addr = self.buffers.addr(buffer);
-                    let target = page.saturating_sub(first) * PAGE_SIZE;
-                    self.submit(
-                        Transfer {
-                            pmd,
-                            whole: false,
-                            start_ns,
-                        },
+                    let base = self.buffers.addr(buffer);
+                    let read = Read {
                         entry,
-                        first,
-                        n,
-                        addr,
-                        target,
-                    );
+                        base: base.wrapping_sub(run.start * PAGE_SIZE),
+                        pages: PageMask::of(run),
+                        page,
+                    };
+                    self.submit(pmd, false, start_ns, read);
                     break;
                 }
                 Plan::NeedFrame { zeroed } => {
@@ -434,13 +434,12 @@ impl<'e> Handler<'e> {
             let mut frame = self.cache.frames.take_ready(false);
             if let Some(Plan::ReadWhole {
                 frame: fr,
-                first,
-                end,
+                pages,
                 entry,
             }) = self.cache.begin_ahead(next, &mut frame)
             {
                 self.ahead.push(next);
-                self.read_whole(next, fr, first, end, entry, 0, 0);
+                self.read_whole(next, fr, pages, entry, 0, 0);
             }
             if let Some((f, zeroed)) = frame {
                 self.cache.frames.put_ready(f, zeroed);
@@ -448,42 +447,27 @@ impl<'e> Handler<'e> {
         }
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn read_whole(
         &mut self,
         pmd: Pmd,
         frame: Frame,
-        first: usize,
-        end: usize,
+        pages: PageMask,
         entry: SwapPlace,
         page: usize,
         start_ns: u64,
     ) {
-        let addr = (self.cache.frames.addr(frame) + first * PAGE_SIZE) as *mut u8;
-        let target = page.clamp(first, end - 1) - first;
-        self.submit(
-            Transfer {
-                pmd,
-                whole: true,
-                start_ns,
-            },
+        let base = self.cache.frames.addr(frame) as *mut u8;
+        let read = Read {
             entry,
-            first,
-            end - first,
-            addr,
-            target * PAGE_SIZE,
-        );
+            pages,
+            base,
+            page,
+        };
+        self.submit(pmd, true, start_ns, read);
     }
 
-    fn submit(
-        &mut self,
-        t: Transfer,
-        entry: SwapPlace,
-        first: usize,
-        n: usize,
-        addr: *mut u8,
-        target: usize,
-    ) {
+    /// Begins a transfer: one request for each piece that the pages are in.
+    fn submit(&mut self, pmd: Pmd, whole: bool, start_ns: u64, read: Read) {
         let slot = loop {
             match self.transfers.iter().position(Option::is_none) {
                 Some(i) => break i,
@@ -493,27 +477,42 @@ impl<'e> Handler<'e> {
                 }
             }
         };
-        self.transfers[slot] = Some(t);
+        self.transfers[slot] = Some(Transfer {
+            pmd,
+            whole,
+            start_ns,
+            pending: 1,
+            failed: false,
+        });
         self.in_flight += 1;
-        let len = n * PAGE_SIZE;
-        self.cache.stats().device_read_bytes.add(len as u64);
-        let req = Request {
-            op: Op::Read,
-            offset: entry.offset() + (first * PAGE_SIZE) as u64,
-            addr,
-            len,
-            tag: slot as u64,
-            target,
-        };
-        // SAFETY: the frame or buffer belongs to this transfer until its completion was handled.
-        let accepted = unsafe { self.queues[entry.device()].submit(req) };
-        if accepted.is_err() {
-            // Cannot be: there are no more transfers than the queue is deep.
-            self.finish(Completion {
+        for piece in self.cache.pieces(pmd, read.entry, read.pages) {
+            let (start, n) = (piece.pages.start, piece.pages.len());
+            if let Some(t) = &mut self.transfers[slot] {
+                t.pending += 1;
+            }
+            self.cache
+                .stats()
+                .device_read_bytes
+                .add((n * PAGE_SIZE) as u64);
+            let req = Request {
+                op: Op::Read,
+                offset: piece.entry.byte_offset(),
+                addr: read.base.wrapping_add(start * PAGE_SIZE),
+                len: n * PAGE_SIZE,
                 tag: slot as u64,
-                result: Err(crate::device::IoError::Invalid),
-            });
+                target: (read.page.clamp(start, start + n - 1) - start) * PAGE_SIZE,
+            };
+            // SAFETY: the frame or buffer belongs to this transfer until the completion of its last
+            // request was handled.
+            while unsafe { self.queues[piece.entry.device().index()].submit(req) }.is_err() {
+                self.kick_queues();
+                self.reap(true);
+            }
         }
+        self.finish(Completion {
+            tag: slot as u64,
+            result: Ok(()),
+        });
     }
 
     /// Ends the transfers that are complete. True if there were any.
@@ -521,40 +520,50 @@ impl<'e> Handler<'e> {
         if self.in_flight == 0 {
             return false;
         }
-        let mut done = [None::<Completion>; DEPTH];
-        let mut n = 0;
-        for q in &mut self.queues {
-            if q.in_flight() > 0 {
-                q.reap(wait && n == 0, &mut |c| {
+        let mut any = false;
+        for q in 0..self.queues.len() {
+            // A queue is not deeper than this.
+            let mut done = [None::<Completion>; DEPTH];
+            let mut n = 0;
+            if self.queues[q].in_flight() > 0 {
+                self.queues[q].reap(wait && !any, &mut |c| {
                     if n < DEPTH {
                         done[n] = Some(c);
                         n += 1;
                     }
                 });
             }
+            any |= n > 0;
+            for c in done.into_iter().flatten() {
+                self.finish(c);
+            }
         }
-        for c in done.into_iter().flatten() {
-            self.finish(c);
-        }
-        n > 0
+        any
     }
 
+    /// A request ended; with the last one its transfer does.
     fn finish(&mut self, c: Completion) {
-        let Some(t) = self
-            .transfers
-            .get_mut(c.tag as usize)
-            .and_then(Option::take)
-        else {
+        let Some(slot) = self.transfers.get_mut(c.tag as usize) else {
             return;
         };
+        let Some(t) = slot else {
+            return;
+        };
+        t.failed |= c.result.is_err();
+        t.pending -= 1;
+        if t.pending > 0 {
+            return;
+        }
+        let t = *t;
+        *slot = None;
         self.in_flight -= 1;
+        let ok = !t.failed;
         if t.whole {
-            if !self.cache.swapin_done(t.pmd, c.result.is_ok()) {
+            if !self.cache.swapin_done(t.pmd, ok) {
                 self.ahead.remove(t.pmd);
             }
         } else {
-            self.cache
-                .fill_done(t.pmd, c.result.is_ok(), &mut self.buffers);
+            self.cache.fill_done(t.pmd, ok, &mut self.buffers);
         }
         if t.start_ns != 0 {
             self.cache.stats().fault_ns.record(now_ns() - t.start_ns);

@@ -79,6 +79,9 @@ impl Order {
 pub struct DeviceId(u8);
 
 impl DeviceId {
+    /// The one added first.
+    pub const FIRST: DeviceId = DeviceId(0);
+
     /// `None` at [`MAX_SWAPFILES`] and above.
     pub const fn new(id: u8) -> Option<DeviceId> {
         if (id as usize) < MAX_SWAPFILES {

@@ -36,6 +36,10 @@ impl PageMask {
         self.0[page / 64] >> (page % 64) & 1 != 0
     }
     #[inline]
+    pub fn insert(&mut self, page: usize) {
+        self.0[page / 64] |= 1 << (page % 64);
+    }
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.0 == [0; 8]
     }
@@ -61,7 +65,7 @@ impl PageMask {
         self.zip(o, |a, b| a & !b)
     }
 
-    /// The first page of the set at or after `from`.
+    /// The first page at or after `from` that is in the set, or not if `want` is false; 512 for none.
     fn next(&self, from: usize, want: bool) -> usize {
         let mut at = from;
         while at < PMD_NR {
@@ -76,6 +80,12 @@ impl PageMask {
             at = (at / 64 + 1) * 64;
         }
         PMD_NR
+    }
+
+    /// The first page of the set at or after `from`.
+    pub fn next_from(&self, from: usize) -> Option<usize> {
+        let page = self.next(from, true);
+        (page < PMD_NR).then_some(page)
     }
 
     /// The maximal runs of neighbouring pages, in order.

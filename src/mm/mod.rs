@@ -8,7 +8,7 @@ pub use entry::{
     SWAP_NR_ORDERS,
 };
 pub use mask::PageMask;
-pub use place::SwapPlace;
+pub use place::{SlotWord, SwapPlace};
 
 pub mod copy;
 

@@ -1,40 +1,70 @@
-//! Names of places in swap.
+//! Where a range is in swap.
 
-use super::PMD_SIZE;
+use super::SwapEntry;
 use core::num::NonZeroU64;
 
-/// The place of one 2 MiB range in swap: a device and a cluster of 512 slots on it. The page `i`
-/// of the range has the cluster's slot `i`. All-zero bytes are the `None` of `Option<SwapPlace>`.
+/// Where the pages of one 2 MiB range are that are in swap. All-zero bytes are the `None` of
+/// `Option<SwapPlace>`.
+///
+/// | word | meaning |
+/// |---|---|
+/// | a `SwapEntry` | a cluster: page `i` has the slot `i` after this one |
+/// | all ones | each page has the slot that the range's table names |
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SwapPlace(NonZeroU64);
 
 impl SwapPlace {
-    pub fn new(device: usize, cluster: usize) -> SwapPlace {
-        // The low half is never zero, so neither is the whole.
-        SwapPlace(NonZeroU64::MIN.saturating_add((device as u64) << 32 | cluster as u64))
+    /// No `SwapEntry` has this word.
+    pub const SCATTERED: SwapPlace = SwapPlace(NonZeroU64::MAX);
+
+    pub fn cluster(first: SwapEntry) -> SwapPlace {
+        SwapPlace(NonZeroU64::new(first.to_raw()).unwrap_or(NonZeroU64::MAX))
     }
-    pub fn device(self) -> usize {
-        ((self.0.get() - 1) >> 32) as usize
+
+    /// The first slot of the cluster; `None` where there is a table instead.
+    pub fn first(self) -> Option<SwapEntry> {
+        SwapEntry::from_raw(self.0.get())
     }
-    pub fn cluster(self) -> usize {
-        (self.0.get() - 1) as u32 as usize
+}
+
+/// A slot in the table of a range: 3 bits of a device and 29 of a slot, which is 2 TiB.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(transparent)]
+pub struct SlotWord(u32);
+
+impl SlotWord {
+    const SLOT_BITS: u32 = 29;
+
+    /// `None` if it does not fit.
+    pub fn new(entry: SwapEntry) -> Option<SlotWord> {
+        let device = u32::try_from(entry.device().index()).ok()?;
+        let slot = u32::try_from(entry.slot()).ok()?;
+        let fits = device < 1 << (u32::BITS - Self::SLOT_BITS) && slot < 1 << Self::SLOT_BITS;
+        fits.then_some(SlotWord(device << Self::SLOT_BITS | slot))
     }
-    /// Byte offset of the cluster on its device.
-    pub fn offset(self) -> u64 {
-        self.cluster() as u64 * PMD_SIZE as u64
+
+    pub fn entry(self) -> Option<SwapEntry> {
+        let device = super::DeviceId::new((self.0 >> Self::SLOT_BITS) as u8)?;
+        SwapEntry::new(device, (self.0 & ((1 << Self::SLOT_BITS) - 1)).into())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mm::DeviceId;
 
     #[test]
     fn round_trip() {
-        for (d, c) in [(0, 0), (0, u32::MAX as usize), (7, 5)] {
-            let e = SwapPlace::new(d, c);
-            assert_eq!((e.device(), e.cluster()), (d, c));
+        for (device, slot) in [(0, 0), (7, (1 << 29) - 1), (3, 12345)] {
+            let entry = SwapEntry::new(DeviceId::new(device).unwrap(), slot).unwrap();
+            assert_eq!(SwapPlace::cluster(entry).first(), Some(entry));
+            assert_eq!(SlotWord::new(entry).unwrap().entry(), Some(entry));
         }
+        assert_eq!(SwapPlace::SCATTERED.first(), None);
         assert_eq!(size_of::<Option<SwapPlace>>(), 8);
+        let at = |device, slot| SwapEntry::new(DeviceId::new(device).unwrap(), slot).unwrap();
+        assert_eq!(SlotWord::new(at(8, 0)), None);
+        assert_eq!(SlotWord::new(at(0, 1 << 29)), None);
     }
 }

@@ -8,7 +8,7 @@
 mod watch;
 
 use crate::device::{Completion, Device, Op, Queue, Request};
-use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR};
 use crate::pressure::Kick;
 use crate::swap_cache::{Start, SwapCache, Victim, Writeback};
 use crate::sys::futex::{self, Scope};
@@ -335,32 +335,47 @@ impl<'e> Reclaim<'e> {
         }
     }
 
+    /// One request for each piece of the range's place.
     fn write(&mut self, slot: usize, w: Writeback) {
         self.writes[slot] = Some(InFlight {
             pmd: w.pmd,
             pages: w.pages,
-            pending: w.pages.runs().count() as u32,
+            // One more as long as requests are being made.
+            pending: 1,
             failed: PageMask::EMPTY,
         });
-        for run in w.pages.runs() {
+        for piece in self.cache.pieces(w.pmd, w.entry, w.pages) {
+            if let Some(f) = &mut self.writes[slot] {
+                f.pending += 1;
+            }
+            let run = piece.pages;
             let len = run.len() * PAGE_SIZE;
             let req = Request {
                 op: Op::Write,
-                offset: w.entry.offset() + (run.start * PAGE_SIZE) as u64,
+                offset: piece.entry.byte_offset(),
                 addr: (self.cache.frames.addr(w.frame) + run.start * PAGE_SIZE) as *mut u8,
                 len,
                 tag: (run.start << TAG_BITS | run.end) as u64 * WRITES as u64 + slot as u64,
                 target: 0,
             };
             self.cache.stats().device_write_bytes.add(len as u64);
-            let q = w.entry.device();
+            let q = piece.entry.device().index();
             // SAFETY: the frame belongs to this write until its last completion was handled.
             while unsafe { self.queues[q].submit(req) }.is_err() {
                 self.queues[q].kick();
                 self.reap(true);
             }
         }
-        self.queues[w.entry.device()].kick();
+        self.kick_queues();
+        self.end_request(slot, None);
+    }
+
+    fn kick_queues(&mut self) {
+        for q in &mut self.queues {
+            if q.in_flight() > 0 {
+                q.kick();
+            }
+        }
     }
 
     /// Handles completions; with `wait`, sleeps until there is one.
@@ -386,38 +401,43 @@ impl<'e> Reclaim<'e> {
         for c in done.into_iter().flatten() {
             let slot = c.tag as usize % WRITES;
             let run = c.tag as usize / WRITES;
-            let Some(f) = &mut self.writes[slot] else {
-                continue;
-            };
-            f.pending -= 1;
+            let mut failed = None;
             if c.result.is_err() {
-                f.failed = f
-                    .failed
-                    .or(PageMask::of(run >> TAG_BITS..run & ((1 << TAG_BITS) - 1)));
+                failed = Some(PageMask::of(run >> TAG_BITS..run & ((1 << TAG_BITS) - 1)));
                 self.failed_in_row = self.failed_in_row.saturating_add(1);
                 self.cache.stats().swap_write_errors.inc();
             } else {
                 self.failed_in_row = 0;
             }
-            if f.pending > 0 {
-                continue;
-            }
-            let f = *f;
-            self.writes[slot] = None;
-            self.cache.writeback_done(f.pmd, f.pages, f.failed);
-            if self.failed_in_row >= FAILED_MANY {
-                self.pause(PAUSE_FAILED_NS);
-            }
-            if !f.failed.is_empty() && !self.warned_write {
-                self.warned_write = true;
-                self.cache.charge.control.log(
-                    "warning: a write to swap failed; what it was to hold stays in memory. \
-                     See swap_write_errors in the statistics",
-                );
-            }
-            self.kick.made_progress();
+            self.end_request(slot, failed);
         }
         n > 0
+    }
+
+    /// A request of the write ended; with the last one the write does.
+    fn end_request(&mut self, slot: usize, failed: Option<PageMask>) {
+        let Some(f) = &mut self.writes[slot] else {
+            return;
+        };
+        f.failed = f.failed.or(failed.unwrap_or_default());
+        f.pending -= 1;
+        if f.pending > 0 {
+            return;
+        }
+        let f = *f;
+        self.writes[slot] = None;
+        self.cache.writeback_done(f.pmd, f.pages, f.failed);
+        if self.failed_in_row >= FAILED_MANY {
+            self.pause(PAUSE_FAILED_NS);
+        }
+        if !f.failed.is_empty() && !self.warned_write {
+            self.warned_write = true;
+            self.cache.charge.control.log(
+                "warning: a write to swap failed; what it was to hold stays in memory. \
+                 See swap_write_errors in the statistics",
+            );
+        }
+        self.kick.made_progress();
     }
 
     /// What has to be done now and then.
@@ -431,12 +451,11 @@ impl<'e> Reclaim<'e> {
         let s = c.stats();
         s.resident_bytes
             .set(c.charge.charged().max(0) as u64 * PAGE_SIZE as u64);
-        s.swapped_bytes
-            .set((c.clusters.used_clusters() * PMD_SIZE) as u64);
-        c.clusters.settle_loans(&c.charge);
-        if self.in_flight() == 0 {
-            c.clusters.trim(&c.charge, self.devices);
-        }
+        let swapped = c.slots.used() * PAGE_SIZE as u64;
+        s.swapped_bytes.set(swapped);
+        s.peak_swapped_bytes.raise_to(swapped);
+        c.slots.settle_loans(&c.charge);
+        c.slots.trim(&c.charge);
     }
 }
 

@@ -12,7 +12,7 @@ impl SwapCache {
     ///
     /// This runs in the program's threads, which have no descriptor of ours: nothing here may need
     /// a userfaultfd.
-    pub fn discard(&self, g: &mut RangeGuard<'_>, pages: PageMask) {
+    pub fn discard(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) {
         match g.io() {
             IoState::Ahead => {
                 self.drop_ahead(g);
@@ -27,12 +27,7 @@ impl SwapCache {
             g.huge = false;
         }
         g.lost = g.lost.minus(pages);
-        if !g.swapped.and(pages).is_empty() {
-            self.forget_slots(g, pages);
-        }
-        if g.swapped.is_empty() {
-            g.salvage = false;
-        }
+        self.forget_slots(pmd, g, pages);
     }
 
     /// Drops pages that reclaim has taken out and not written yet.
@@ -118,11 +113,10 @@ impl SwapCache {
             self.poison(to, lost)?;
             t.lost = t.lost.or(lost);
             f.lost = f.lost.minus(lost);
-            // A swap entry belongs to one range: it can go along only as a whole.
-            let resident = f.present;
-            self.forget_slots(&mut f, resident);
-            let swapped = f.swapped.and(pages);
-            if !swapped.is_empty() && (swapped != f.swapped || t.entry.is_some()) {
+            // The slots of resident pages stay behind: their checksums would.
+            let resident = f.present.and(pages);
+            self.forget_slots(from, &mut f, resident);
+            if !t.swapped.and(pages).is_empty() {
                 return Err(Errno::EBUSY);
             }
             let whole_before = f.huge;
@@ -137,11 +131,9 @@ impl SwapCache {
             if moved != present {
                 return Err(Errno::EBUSY);
             }
-            if !swapped.is_empty() {
-                t.entry = f.entry.take();
-                t.swapped = t.swapped.or(swapped);
-                f.swapped = PageMask::EMPTY;
-                t.salvage |= f.salvage;
+            let swapped = f.swapped.and(pages);
+            if !swapped.is_empty() && !self.move_slots((from, &mut f), (to, &mut t), swapped) {
+                return Err(Errno::EBUSY);
             }
         }
         Ok(())

@@ -5,23 +5,27 @@
 #![allow(unsafe_code)]
 
 mod clean;
-mod clusters;
 mod frames;
 mod mapping;
+mod pieces;
+mod slots;
 mod swapin;
 mod swapout;
 
-pub use clusters::{Clusters, NoCluster};
 pub use frames::{Frame, Frames, MAX_FRAMES};
+pub use pieces::{Piece, Pieces};
+pub use slots::{NoSlots, SwapSlots};
 pub use swapin::{FillBuffers, Plan, Unit};
 pub use swapout::{Start, Victim, Writeback};
 
+use clean::KeepFolios;
+
 use crate::charge::Charge;
-use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::mm::{PageMask, Pmd, SwapEntry, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::stats::Stats;
 use crate::sys::uffd::{Refused, Uffd};
 use crate::sys::Errno;
-use crate::vma::{Lru, RangeGuard, Ranges};
+use crate::vma::{IoState, Lru, RangeGuard, Ranges};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::*};
 
 /// What the kernel can do, found out at start.
@@ -41,7 +45,7 @@ pub struct SwapCache {
     pub ranges: Ranges,
     pub lru: Lru,
     pub frames: Frames,
-    pub clusters: Clusters,
+    pub slots: SwapSlots,
     pub charge: Charge,
     pub abilities: Abilities,
     /// Reclaim found nothing more to evict: faults go above the limit rather than wait for ever.
@@ -57,6 +61,7 @@ pub struct SwapCache {
     zeros: Zeros,
     /// Key of the checksums.
     seed: u64,
+    keep_folios: KeepFolios,
 }
 
 /// Memory that was never written to.
@@ -78,7 +83,7 @@ impl SwapCache {
             ranges: Ranges::new()?,
             lru: Lru::default(),
             frames: Frames::new(staging, abilities.pt_reclaim)?,
-            clusters: Clusters::new(&charge.control.devices[..devices])?,
+            slots: SwapSlots::new(&charge.control.devices[..devices])?,
             charge,
             abilities,
             program_fd: AtomicI32::new(program.fd()),
@@ -89,6 +94,7 @@ impl SwapCache {
             warned_lost: AtomicBool::new(false),
             zeros: Zeros(crate::sys::mem::map_anon(PMD_SIZE)?),
             seed: crate::sys::thread::random(),
+            keep_folios: KeepFolios::default(),
         })
     }
 
@@ -138,22 +144,54 @@ impl SwapCache {
         }
     }
 
-    /// The pages' slots are not needed any more; the last one frees the cluster, unless something
-    /// there could not be read.
-    fn forget_slots(&self, g: &mut RangeGuard<'_>, pages: PageMask) {
-        g.swapped = g.swapped.minus(pages);
-        if g.swapped.is_empty() {
-            let bad = core::mem::take(&mut g.salvage);
-            match g.entry.take() {
-                Some(e) if bad => self.clusters.mark_bad(e),
-                Some(e) => {
-                    self.clusters.free(e);
-                    // Where swap was full there is room again.
-                    self.full.store(false, Relaxed);
-                    self.stuck.store(false, Relaxed);
-                }
-                None => {}
+    /// The pages' slots are not needed any more.
+    fn forget_slots(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) {
+        self.drop_slots(pmd, g, pages, SwapSlots::free);
+    }
+
+    /// Forgets every slot of a page that is also resident; says whether there were any. For when
+    /// there are no others. The caller has no range's lock.
+    fn forget_kept_slots(&self) -> bool {
+        let mut any = false;
+        self.ranges.for_each(|pmd, r| {
+            let mut g = r.lock();
+            let kept = g.present.and(g.swapped);
+            if g.io() == IoState::Idle && !kept.is_empty() {
+                self.forget_slots(pmd, &mut g, kept);
+                any = true;
             }
+        });
+        any
+    }
+
+    /// As `forget_slots`; the device failed on them.
+    fn give_slots_up(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) {
+        self.drop_slots(pmd, g, pages, SwapSlots::give_up);
+    }
+
+    fn drop_slots(
+        &self,
+        pmd: Pmd,
+        g: &mut RangeGuard<'_>,
+        pages: PageMask,
+        how: impl Fn(&SwapSlots, SwapEntry, usize),
+    ) {
+        let gone = g.swapped.and(pages);
+        let Some(place) = g.entry.filter(|_| !gone.is_empty()) else {
+            return;
+        };
+        g.swapped = g.swapped.minus(gone);
+        for piece in self.pieces(pmd, place, gone) {
+            how(&self.slots, piece.entry, piece.pages.len());
+        }
+        if g.swapped.is_empty() {
+            g.entry = None;
+            g.salvage = false;
+        }
+        if self.full.load(Relaxed) && self.slots.free_hint() >= PMD_NR as u64 {
+            // Where swap was full there is room again.
+            self.full.store(false, Relaxed);
+            self.stuck.store(false, Relaxed);
         }
     }
 

@@ -12,6 +12,8 @@ use core::sync::atomic::Ordering::Relaxed;
 const ZERO_FILL: usize = 16;
 /// The largest small fill, and so the size of a fill buffer.
 pub const FILL_MAX: usize = 64;
+/// A range comes in whole only if so many of its pages are in swap: the rest would be zeros.
+const WHOLE_MIN: usize = PMD_NR / 2;
 
 /// Buffers that small fills are read into; memory of the engine's own.
 pub struct FillBuffers {
@@ -67,7 +69,7 @@ impl FillBuffers {
 }
 
 /// What has to be done for a fault.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Plan {
     /// The page is there now and whoever waited was woken.
     Served,
@@ -79,18 +81,16 @@ pub enum Plan {
     NeedRoom(usize),
     /// Ask again when a fill buffer is free.
     NeedBuffer,
-    /// Read the pages `first..end` of the cluster into the frame, then call `swapin_done`.
+    /// Read the pages into their places in the frame, then call `swapin_done`.
     ReadWhole {
         frame: Frame,
-        first: usize,
-        end: usize,
+        pages: PageMask,
         entry: SwapPlace,
     },
     /// Read the run into the buffer, then call `fill_done`.
     Fill {
         buffer: u32,
-        first: usize,
-        n: usize,
+        run: Range<usize>,
         entry: SwapPlace,
     },
     /// Nothing of ours is at that address; the thread was woken to find out for itself.
@@ -134,11 +134,15 @@ impl SwapCache {
             IoState::Idle => {}
             IoState::Ahead if g.moving.has(page) => return self.map_ahead(pmd, &mut g),
             IoState::Inactive if self.may_fill_inactive(&g, page) => {
-                if let Unit::Pages(n) = unit(&g.present) {
-                    return self.begin_fill(&mut g, page, n, buffers);
-                }
-                self.settle(pmd, &mut g);
-                return self.begin_whole(&mut g, frame);
+                let n = match unit(&g.present) {
+                    Unit::Pages(n) => n,
+                    Unit::Whole if g.swapped.count() < WHOLE_MIN => FILL_MAX,
+                    Unit::Whole => {
+                        self.settle(pmd, &mut g);
+                        return self.begin_whole(&mut g, frame);
+                    }
+                };
+                return self.begin_fill(&mut g, page, n, buffers);
             }
             IoState::Inactive => {
                 if let Some(plan) = self.touch_inactive(pmd, &mut g, page) {
@@ -159,14 +163,12 @@ impl SwapCache {
         if g.swapped.has(page) {
             let unit = if g.salvage {
                 Unit::Pages(1)
-            } else if g.entry.is_some_and(|e| !self.clusters.is_writable(e)) {
-                // A cluster that another process reads too is let go as soon as possible.
-                Unit::Whole
             } else {
                 unit(&g.present)
             };
             return match unit {
-                Unit::Whole => self.begin_whole(&mut g, frame),
+                Unit::Whole if g.swapped.count() >= WHOLE_MIN => self.begin_whole(&mut g, frame),
+                Unit::Whole => self.begin_fill(&mut g, page, FILL_MAX, buffers),
                 Unit::Pages(n) => self.begin_fill(&mut g, page, n, buffers),
             };
         }
@@ -190,7 +192,6 @@ impl SwapCache {
         !g.huge
             && !g.salvage
             && g.swapped.minus(g.present).minus(g.moving).has(page)
-            && g.entry.is_some_and(|e| self.clusters.is_writable(e))
     }
 
     /// A fault on a range that reclaim has made inactive. A folio that came in whole goes back
@@ -354,14 +355,17 @@ impl SwapCache {
         g.moving = pages;
         g.buffer = fr.0;
         g.set_io(IoState::Reading);
-        // One read from the first page to the last; what lies between and is not in swap is
-        // cleared when the read is done.
+        // Of a cluster one read from the first page to the last; what lies between and is not in
+        // swap is cleared when the read is done.
         let first = pages.runs().next().map_or(0, |r| r.start);
         let end = pages.runs().last().map_or(0, |r| r.end);
+        let read = match entry.first() {
+            Some(_) => PageMask::of(first..end),
+            None => pages,
+        };
         Plan::ReadWhole {
             frame: fr,
-            first,
-            end,
+            pages: read,
             entry,
         }
     }
@@ -371,7 +375,7 @@ impl SwapCache {
         let g = r.lock();
         g.io() == IoState::Idle
             && g.present.is_empty()
-            && !g.swapped.is_empty()
+            && g.swapped.count() >= WHOLE_MIN
             && g.writable.is_full()
             && g.lost.is_empty()
             && !g.salvage
@@ -437,20 +441,23 @@ impl SwapCache {
         let vacant = g.present.is_empty() && g.lost.is_empty();
         if vacant && g.writable.is_full() && self.abilities.mv {
             self.clear_pages(frame, PageMask::FULL.minus(pages), 0);
-            match self.move_whole_in(pmd, g, frame) {
-                Whole::Moved => {
-                    self.stats().thp_swpin.inc();
-                    self.forget_slots(g, pages);
-                    return;
-                }
+            let src = self.frames.addr(frame) as *const u8;
+            let keep = self.keeps_folio(g) && self.remember(pmd, g, pages, src);
+            let whole = self.move_whole_in(pmd, g, frame);
+            match whole {
+                Whole::Moved => self.stats().thp_swpin.inc(),
                 Whole::Part => {
                     self.stats().thp_swpin_fallback.inc();
                     self.copy_rest(pmd, g, frame, PageMask::FULL);
-                    let here = g.present;
-                    self.forget_slots(g, here);
-                    return;
                 }
                 Whole::Nothing => {}
+            }
+            if !matches!(whole, Whole::Nothing) {
+                if !keep {
+                    let here = g.present;
+                    self.forget_slots(pmd, g, here);
+                }
+                return;
             }
         }
         self.stats().thp_swpin_fallback.inc();
@@ -458,7 +465,7 @@ impl SwapCache {
         let got = self.copy_in(pmd, pages, self.frames.addr(frame) as *const u8);
         self.charge.uncharge(pages.minus(got).count());
         self.became_present(pmd, g, got);
-        self.forget_slots(g, got);
+        self.forget_slots(pmd, g, got);
         self.put_or_clear(frame);
     }
 
@@ -533,12 +540,7 @@ impl SwapCache {
         g.buffer = buffer;
         g.huge = false;
         g.set_io(IoState::Filling);
-        Plan::Fill {
-            buffer,
-            first: run.start,
-            n: run.len(),
-            entry,
-        }
+        Plan::Fill { buffer, run, entry }
     }
 
     /// The read of a small fill ended.
@@ -556,7 +558,7 @@ impl SwapCache {
         if ok {
             // The buffer holds the run only; `copy_in` counts from the start of a range.
             let src = buffers.addr(buffer).wrapping_sub(first * PAGE_SIZE);
-            // A cluster that could not be read as a whole is given up as its pages come in.
+            // What could not be read with others is read this once.
             let keep = !g.salvage && self.remember(pmd, &mut g, pages, src);
             let got = self.copy_in(pmd, pages, src);
             g.belongs_to(List::Main);
@@ -565,7 +567,7 @@ impl SwapCache {
             self.charge.uncharge(pages.minus(got).count());
             self.became_present(pmd, &mut g, got);
             if !keep {
-                self.forget_slots(&mut g, got);
+                self.forget_slots(pmd, &mut g, got);
             }
             self.stats().pswpin.add(n as u64);
             self.stats().fill.inc();
@@ -606,7 +608,7 @@ impl SwapCache {
             crate::sys::thread::exit_group(super::EXIT_LOST);
         }
         g.lost = g.lost.or(pages);
-        self.forget_slots(g, pages);
+        self.give_slots_up(pmd, g, pages);
     }
 
     /// Poisons missing pages of the program; ones that are poisoned already stay so.

@@ -2,12 +2,12 @@
 
 use super::{Dir, Frame, Moved, SwapCache};
 use crate::device::Device;
-use crate::mm::{PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::mm::{Extents, PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::sys::mem;
 use crate::vma::{IoState, Range, RangeGuard};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// A write to be carried out: `pages` of the frame to the same slots of the cluster.
+/// A write to be carried out: `pages` of the frame to their slots, which `pieces` tells.
 #[derive(Clone, Copy, Debug)]
 pub struct Writeback {
     pub pmd: Pmd,
@@ -83,17 +83,8 @@ impl SwapCache {
         if g.io() != IoState::Idle || pages.is_empty() || !self.abilities.mv {
             return (Victim::Skip, g);
         }
-        if g.entry.is_none() && self.full.load(Relaxed) {
+        if self.full.load(Relaxed) && !pages.minus(g.swapped).is_empty() {
             return (Victim::Skip, g);
-        }
-        if g.entry.is_some_and(|e| !self.clusters.is_writable(e)) {
-            // Another process reads this cluster too: nothing may be written there. It is let go
-            // when the last page that is only there comes in.
-            let resident = g.present;
-            self.forget_slots(&mut g, resident);
-            if g.entry.is_some() {
-                return (Victim::Skip, g);
-            }
         }
         let Some(frame) = self.frames.take_empty() else {
             return (Victim::NoFrame, g);
@@ -101,7 +92,7 @@ impl SwapCache {
         let whole = g.is_whole();
         let mut out = self.move_until(Dir::Out, pmd, frame, pages, true);
         if out.busy {
-            self.account_moved(&mut g, &out);
+            self.account_moved(pmd, &mut g, &out);
             let left = g.present.and(pages);
             // Faults on the range wait while this goes on without the lock: should the program
             // have dropped a page behind our back, the handler must be able to serve us.
@@ -113,10 +104,10 @@ impl SwapCache {
             g.set_io(IoState::Idle);
             pages = left;
             let more = self.move_pages(Dir::Out, pmd, frame, pages);
-            self.account_moved(&mut g, &more);
+            self.account_moved(pmd, &mut g, &more);
             out.moved = out.moved.or(more.moved);
         } else {
-            self.account_moved(&mut g, &out);
+            self.account_moved(pmd, &mut g, &out);
         }
         g.moving = PageMask::EMPTY;
         if out.moved.is_empty() {
@@ -137,7 +128,9 @@ impl SwapCache {
         (Victim::Inactive, g)
     }
 
-    fn account_moved(&self, g: &mut RangeGuard<'_>, out: &Moved) {
+    fn account_moved(&self, pmd: Pmd, g: &mut RangeGuard<'_>, out: &Moved) {
+        // What was dropped reads as zeros, not as what its slot still has.
+        self.forget_slots(pmd, g, out.holes);
         g.present = g.present.minus(out.holes).minus(out.moved);
         self.charge.uncharge(out.holes.count());
     }
@@ -172,37 +165,47 @@ impl SwapCache {
             return Start::Active;
         }
         let (frame, pages, old) = (Frame(g.buffer), g.moving, g.moving.and(g.swapped));
+        let entry = g.entry;
         let summed = g.summed;
         // From here on faults wait for us, and the frame can be looked at without the lock.
         g.set_io(IoState::Writing);
         drop(g);
+        let zero = self.zero_pages(frame, pages);
         let clean = if summed {
-            self.clean_pages(pmd, frame, old)
+            self.unchanged(pmd, frame, pages, old.minus(zero))
         } else {
             PageMask::EMPTY
         };
+        let dirty = pages.minus(clean).minus(zero);
+        // Without the lock, for the file system may have to find space. While `io` is Writing
+        // nobody else gives the range a place or takes it away.
+        let mut slots = Extents::new();
+        let again = self.rewritten(pmd, entry, dirty, old);
+        let found = self.find_slots(dirty.minus(again), devices, &mut slots);
         let mut g = r.lock();
-        let dirty = pages.minus(clean);
-        self.stats().swap_clean.add(clean.count() as u64);
+        // Neither present nor swapped: they read as zeros, as if they had never been touched.
+        self.forget_slots(pmd, &mut g, zero);
         if dirty.is_empty() {
-            self.count_swapout(pages);
+            self.count_swapout(pages, clean, zero);
             self.end_writeback(pmd, g, PageMask::EMPTY);
             return Start::Clean;
         }
-        let entry = match g.entry {
-            Some(e) => e,
-            None => match self.clusters.alloc(&self.charge, devices) {
-                Ok(e) => e,
-                Err(_) => {
-                    self.end_writeback_unwritten(pmd, g);
-                    return Start::Full;
-                }
-            },
-        };
-        self.count_swapout(pages);
-        g.entry = Some(entry);
-        // Until the write is done these slots hold neither the old nor the new.
+        if !found || !self.give_slots(pmd, &mut g, dirty.minus(again), &slots) {
+            for e in slots.iter() {
+                self.slots.free(e.entry, e.nr.into());
+            }
+            // Of no more use, and room for the next.
+            self.forget_slots(pmd, &mut g, dirty);
+            self.end_writeback_unwritten(pmd, g);
+            return Start::Full;
+        }
+        // These slots hold neither the old nor the new until the write is done.
         g.swapped = g.swapped.minus(dirty);
+        self.count_swapout(pages, clean, zero);
+        if pages.is_full() && slots.len() > 1 {
+            self.stats().swpout_spread.inc();
+        }
+        let entry = g.entry.unwrap_or(SwapPlace::SCATTERED);
         drop(g);
         Start::Write(Writeback {
             pmd,
@@ -212,7 +215,77 @@ impl SwapCache {
         })
     }
 
-    fn count_swapout(&self, pages: PageMask) {
+    /// Of `dirty`, the pages to be written to the slots that they have had, which are among `old`:
+    /// where nobody else may read these, and it takes no more requests than elsewhere.
+    fn rewritten(
+        &self,
+        pmd: Pmd,
+        entry: Option<SwapPlace>,
+        dirty: PageMask,
+        old: PageMask,
+    ) -> PageMask {
+        let had = dirty.and(old);
+        let Some(entry) = entry.filter(|_| !had.is_empty()) else {
+            return PageMask::EMPTY;
+        };
+        let scattered = entry.first().is_none();
+        if scattered && dirty.is_full() {
+            // A folio belongs in one piece.
+            return PageMask::EMPTY;
+        }
+        let mut again = PageMask::EMPTY;
+        let mut requests = 0;
+        for piece in self.pieces(pmd, entry, had) {
+            requests += 1;
+            if self.slots.is_own(piece.entry, piece.pages.len()) {
+                again = again.or(PageMask::of(piece.pages));
+            }
+        }
+        if scattered && requests > 2 * had.runs().count() + 2 {
+            return PageMask::EMPTY;
+        }
+        again
+    }
+
+    /// New slots for `pages`, if need be those of resident pages.
+    fn find_slots(&self, pages: PageMask, devices: &[Box<dyn Device>], out: &mut Extents) -> bool {
+        let mut alloc = || {
+            self.slots
+                .alloc(pages.count(), &self.charge, devices, out)
+                .is_ok()
+        };
+        pages.is_empty() || alloc() || self.forget_kept_slots() && alloc()
+    }
+
+    /// Gives pages of a range that is being written new slots in place of those that they may have.
+    /// False, and nothing has changed, where there is no memory for a table of them.
+    fn give_slots(
+        &self,
+        pmd: Pmd,
+        g: &mut RangeGuard<'_>,
+        pages: PageMask,
+        slots: &Extents,
+    ) -> bool {
+        if pages.is_empty() {
+            return true;
+        }
+        if pages.is_full() && slots.len() == 1 {
+            self.forget_slots(pmd, g, pages);
+            g.entry = slots.first().map(|e| SwapPlace::cluster(e.entry));
+            return true;
+        }
+        if !self.scatter(pmd, g) {
+            return false;
+        }
+        self.forget_slots(pmd, g, pages);
+        g.entry = Some(SwapPlace::SCATTERED);
+        self.name_slots(pmd, pages, slots);
+        true
+    }
+
+    fn count_swapout(&self, pages: PageMask, clean: PageMask, zero: PageMask) {
+        self.stats().swap_clean.add(clean.count() as u64);
+        self.stats().swpout_zero.add(zero.count() as u64);
         if pages.is_full() {
             self.stats().thp_swpout.inc();
         } else {
@@ -269,7 +342,9 @@ impl SwapCache {
         let mut g = r.lock();
         let written = pages.minus(failed);
         self.stats().pswpout.add(written.count() as u64);
-        g.swapped = g.swapped.or(written);
+        // The slots of the failed ones are not to be tried again.
+        g.swapped = g.swapped.or(pages);
+        self.give_slots_up(pmd, &mut g, failed);
         self.end_writeback(pmd, g, failed);
     }
 
@@ -284,17 +359,11 @@ impl SwapCache {
             }
             self.bring_back_part(pmd, &mut g, frame, failed, kept);
             self.stats().pgsteal.add(kept.count() as u64);
-            if g.swapped.is_empty() {
-                // Not to be tried again.
-                if let Some(e) = g.entry.take() {
-                    self.clusters.mark_bad(e);
-                }
-            }
         } else if g.wanted {
             self.stats().swap_cache_hit.inc();
             self.bring_back(pmd, &mut g, frame, pages);
             // What the program does with them now is not known; their slots are old.
-            self.forget_slots(&mut g, pages);
+            self.forget_slots(pmd, &mut g, pages);
         } else {
             self.stats().pgsteal.add(pages.count() as u64);
             g.shadow = self.lru.evict(g.list, pages.count());

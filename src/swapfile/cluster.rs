@@ -7,9 +7,13 @@
 //!   0    0    0     free
 //!   1    1    0     has users
 //!   1    1    1     has users, and a folio in the swap cache
-//!   1    0    1     only the swap cache has it: the adaptive reclaim's prey
+//!   1    0    1     only the swap cache has it: the adaptive reclaim's prey; or freed, but lent
 //!   1    0    0     bad, the header, or past the end: never handed out
 //! ```
+//! A slot that was lent to a forked process counts as cached until the loan ends: nobody may write
+//! it, and it stays taken when its user goes. Lending marks no slot. It counts the shard's `lends`
+//! up, and a cluster that is behind (`lends`) marks what it holds when it is next looked at.
+//!
 //! The users beyond the first, and the mark "bad once it is free", are in the
 //! slot's word of `swap_map` (see [`Shard`](super::shard::Shard)), which is not
 //! even looked at while the cluster's `marked` is zero.
@@ -24,7 +28,8 @@ use crate::mm::SWAPFILE_CLUSTER;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum ClusterState {
-    /// Never used since the device was added; all zero, on no list.
+    /// Never used since the device was added; all zero, on no list. On a device in segments: not
+    /// ours to use.
     #[default]
     Untouched = 0,
     /// Every slot free, on the free list.
@@ -60,6 +65,8 @@ pub struct ClusterInfo {
     pub marked: u16,
     /// Where the last folio was put.
     pub cursor: u16,
+    /// How many of the shard's lends are marked in `cached`.
+    pub lends: u32,
     /// Neighbours on the list: index + 1, or 0.
     pub next: u32,
     pub prev: u32,

@@ -24,6 +24,9 @@ pub struct DeviceConfig {
     pub rotational: bool,
     /// Clusters that got free are to be discarded before they are used again.
     pub discard: bool,
+    /// Its clusters can be used only from [`online`](super::SwapSpace::online) to
+    /// [`offline`](super::SwapSpace::offline): others have the rest of it.
+    pub segmented: bool,
     /// Slot 0 is a header, as `mkswap` writes.
     pub header: bool,
     /// Tells devices apart (such as device and inode number); 0 is never compared.
@@ -39,6 +42,7 @@ impl DeviceConfig {
             prio: None,
             rotational: false,
             discard: false,
+            segmented: false,
             header: false,
             key: 0,
         }
@@ -117,6 +121,7 @@ pub(super) struct Device {
     pub key: AtomicU64,
     running: AtomicU8,
     algorithm: Algorithm,
+    segmented: bool,
 }
 
 impl Device {
@@ -138,6 +143,7 @@ impl Device {
                     u32::try_from(capacity).ok()?,
                     algorithm,
                     config.discard,
+                    config.segmented,
                 )?;
                 Some(CachePadded(ShardCell {
                     lock: Lock::new(shard),
@@ -155,6 +161,7 @@ impl Device {
             key: AtomicU64::new(config.key),
             running: AtomicU8::new(Running::Off as u8),
             algorithm,
+            segmented: config.segmented,
         };
         device.open(config);
         Some(device)
@@ -165,6 +172,7 @@ impl Device {
         self.running() == Running::Off
             && self.reserve >= config.reserve()
             && self.shift == shift_for(config, nr_cpus, self.algorithm)
+            && self.segmented == config.segmented
     }
 
     /// Starts over with empty tables.
@@ -175,6 +183,15 @@ impl Device {
         self.max_slots.store(0, Relaxed);
         self.key.store(config.key, Relaxed);
         self.open(config);
+    }
+
+    /// As when it was added: in a forked child, where all of it is the parent's.
+    pub fn start_over(&self) {
+        for s in 0..self.shards.len() {
+            self.with_shard(s, |shard| shard.reset(shard.discard));
+        }
+        let slots = self.max_slots.swap(0, Relaxed);
+        self.resize(slots);
     }
 
     fn open(&self, config: &DeviceConfig) {

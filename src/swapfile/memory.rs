@@ -2,6 +2,8 @@
 //! kernel page by page as it is touched, zero until then.
 #![allow(unsafe_code)]
 
+#[cfg(not(loom))]
+use crate::sys::mem;
 use core::ops::{Deref, DerefMut};
 
 /// A type for which memory full of zeroes is a value, and that needs no drop.
@@ -39,24 +41,11 @@ impl<T: Zeroed> LazySlice<T> {
                 len: 0,
             });
         }
-        // SAFETY: a new private mapping at an address of the kernel's choice
-        // touches nothing that exists.
-        let base = unsafe {
-            libc::mmap(
-                core::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return None;
-        }
+        // The engine's own memory, and known as such to the hooks.
+        let base = mem::map_anon(bytes).ok()?.cast::<libc::c_void>();
         // A huge page for the first touch would cost 2 MiB and its clearing.
         // SAFETY: the range is the mapping just made; the advice changes no content.
-        unsafe { libc::madvise(base, bytes, libc::MADV_NOHUGEPAGE) };
+        let _ = unsafe { mem::madvise(base as usize, bytes, libc::MADV_NOHUGEPAGE) };
         let base = core::ptr::NonNull::new(base.cast::<T>())?;
         Some(LazySlice { base, len })
     }
@@ -67,7 +56,8 @@ impl<T: Zeroed> LazySlice<T> {
         if bytes != 0 {
             // SAFETY: the range is our mapping, `&mut self` says nobody looks
             // at it, and `T: Zeroed` makes the zeroes that follow values.
-            unsafe { libc::madvise(self.base.as_ptr().cast(), bytes, libc::MADV_DONTNEED) };
+            let _ =
+                unsafe { mem::madvise(self.base.as_ptr() as usize, bytes, libc::MADV_DONTNEED) };
         }
     }
 }
@@ -78,7 +68,7 @@ impl<T: Zeroed> Drop for LazySlice<T> {
         let bytes = self.len * core::mem::size_of::<T>();
         if bytes != 0 {
             // SAFETY: the range is our mapping and nothing borrows it any more.
-            unsafe { libc::munmap(self.base.as_ptr().cast(), bytes) };
+            let _ = unsafe { mem::munmap(self.base.as_ptr() as usize, bytes) };
         }
     }
 }

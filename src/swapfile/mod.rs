@@ -35,6 +35,7 @@ mod lists;
 mod memory;
 pub mod mixed_test;
 mod refs;
+mod segments;
 mod shard;
 mod space;
 mod stats;
@@ -46,6 +47,7 @@ mod validate;
 pub use device::DeviceConfig;
 pub use error::{AddDeviceError, DeviceError, EntryError, Inconsistent, NoRoom};
 pub use lists::Algorithm;
+pub use segments::Segment;
 pub use space::{SwapConfig, SwapSpace};
 pub use stats::{OrderStats, Stats};
 

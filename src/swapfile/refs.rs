@@ -60,6 +60,7 @@ impl Shard {
     /// Takes a user from each slot, or from none; returns how many got free.
     #[inline]
     pub fn free(&mut self, idx: u32, start: usize, nr: usize) -> Result<u32, EntryError> {
+        self.catch_up(idx);
         let ci = &mut self.clusters[idx as usize];
         if !ci.held.all(start, nr) {
             return Err(EntryError::NotInUse);
@@ -92,7 +93,7 @@ impl Shard {
 
     /// Neither users nor the cache have the slot any more. 1 if it can be had
     /// again, 0 if it is bad.
-    fn let_go(&mut self, idx: u32, offset: usize) -> u32 {
+    pub(super) fn let_go(&mut self, idx: u32, offset: usize) -> u32 {
         if self.swap_map[self.word(idx, offset)] & BAD_ONCE_FREE == 0 {
             self.release(idx, offset, 1);
             return 1;
@@ -155,6 +156,9 @@ impl Shard {
 
     /// Never hand these slots out again: now if they are free, else once they are.
     pub fn mark_bad(&mut self, idx: u32, start: usize, nr: usize) {
+        if self.is_offline(idx) {
+            return;
+        }
         for offset in start..start + nr {
             let ci = &mut self.clusters[idx as usize];
             if ci.held.get(offset) || ci.cached.get(offset) {

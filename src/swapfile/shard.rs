@@ -28,6 +28,8 @@ pub struct Shard {
     pub(super) lists: Lists,
     pub(super) algorithm: Algorithm,
     pub(super) discard: bool,
+    /// Clusters can be used only from `online` to `offline`.
+    pub(super) segmented: bool,
     /// Not being swapped off.
     pub(super) writable: bool,
     device: crate::mm::DeviceId,
@@ -39,6 +41,10 @@ pub struct Shard {
     /// No cluster at or above it has left `Untouched`, but for the device's last.
     pub(super) fresh: u32,
     pub(super) nr_untouched: u32,
+    /// Clusters of a device in segments that are not ours to use.
+    pub(super) nr_offline: u32,
+    /// Times that everything in use was lent.
+    pub(super) lends: u32,
     /// Index + 1 of the cluster last allocated from, by order.
     pub(super) current: [u32; SWAP_NR_ORDERS],
     /// 6.12 only: the slot within it to go on from.
@@ -61,6 +67,7 @@ impl Shard {
         capacity: u32,
         algorithm: Algorithm,
         discard: bool,
+        segmented: bool,
     ) -> Option<Self> {
         Some(Shard {
             clusters: LazySlice::new(capacity as usize)?,
@@ -68,6 +75,7 @@ impl Shard {
             lists: Lists::new(),
             algorithm,
             discard,
+            segmented,
             writable: true,
             device,
             index,
@@ -75,6 +83,8 @@ impl Shard {
             nr_clusters: 0,
             fresh: 0,
             nr_untouched: 0,
+            nr_offline: 0,
+            lends: 0,
             current: [0; SWAP_NR_ORDERS],
             current_offset: [0; SWAP_NR_ORDERS],
             used: 0,
@@ -93,6 +103,7 @@ impl Shard {
         self.discard = discard;
         self.writable = true;
         (self.nr_clusters, self.fresh, self.nr_untouched) = (0, 0, 0);
+        (self.nr_offline, self.lends) = (0, 0);
         self.current = [0; SWAP_NR_ORDERS];
         self.current_offset = [0; SWAP_NR_ORDERS];
         (self.used, self.bad, self.discarding) = (0, 0, 0);
@@ -102,7 +113,12 @@ impl Shard {
     /// Lets the shard's first `nr` clusters be used.
     pub fn extend(&mut self, nr: u32) {
         self.releases += 1;
-        self.nr_untouched += nr - self.nr_clusters;
+        let more = nr - self.nr_clusters;
+        if self.segmented {
+            self.nr_offline += more;
+        } else {
+            self.nr_untouched += more;
+        }
         self.nr_clusters = nr;
     }
 
@@ -128,8 +144,14 @@ impl Shard {
     /// Slots that can be had now.
     #[inline]
     pub fn free_slots(&self) -> u64 {
-        let total = u64::from(self.nr_clusters) * SWAPFILE_CLUSTER as u64;
+        let total = u64::from(self.nr_clusters - self.nr_offline) * SWAPFILE_CLUSTER as u64;
         total - self.used - self.bad - self.discarding
+    }
+
+    /// Whether the cluster is one of a device in segments and not ours to use.
+    #[inline]
+    pub(super) fn is_offline(&self, idx: u32) -> bool {
+        self.segmented && self.clusters[idx as usize].state == ClusterState::Untouched
     }
 
     /// Clusters with every slot free that can be had without a discard.
@@ -156,7 +178,7 @@ impl Shard {
         if let Some(idx) = self.lists.head(FREE) {
             return Some(idx);
         }
-        while self.fresh < self.nr_clusters {
+        while self.nr_untouched > 0 && self.fresh < self.nr_clusters {
             if self.clusters[self.fresh as usize].state == ClusterState::Untouched {
                 return Some(self.fresh);
             }
@@ -184,6 +206,7 @@ impl Shard {
             || idx >= self.nr_clusters
             || start % nr != 0
             || ci.state == ClusterState::Discarding
+            || self.is_offline(idx)
             || ci.used.any(start, nr)
         {
             return None;
@@ -269,6 +292,7 @@ impl Shard {
     /// block it was cut from.
     #[inline]
     pub(super) fn take(&mut self, idx: u32, start: usize, nr: usize, around: u8, order: Order) {
+        self.catch_up(idx);
         let ci = &mut self.clusters[idx as usize];
         ci.used.set(start, nr);
         ci.held.set(start, nr);

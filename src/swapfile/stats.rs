@@ -108,7 +108,10 @@ impl SwapSpace {
         self.devices()
             .filter(|(_, d)| d.running() == Running::On)
             .map(|(_, d)| {
-                d.sum(|shard| u64::from(shard.nr_clusters) * SWAPFILE_CLUSTER as u64 - shard.bad)
+                d.sum(|shard| {
+                    let clusters = shard.nr_clusters - shard.nr_offline;
+                    u64::from(clusters) * SWAPFILE_CLUSTER as u64 - shard.bad
+                })
             })
             .sum()
     }

@@ -41,10 +41,16 @@ impl Shard {
                 _ => {}
             }
         }
+        if self.nr_offline != 0 && !self.segmented || self.nr_untouched != 0 && self.segmented {
+            return Err((
+                "clusters are offline on a device that is not in segments",
+                None,
+            ));
+        }
         if (used, bad, discarding) != (self.used, self.bad, self.discarding) {
             return Err(("counts of slots don't add up", None));
         }
-        if untouched != self.nr_untouched {
+        if untouched != self.nr_untouched + self.nr_offline {
             return Err(("count of untouched clusters is wrong", None));
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! The table of 2 MiB ranges: two levels, lazily touched, found without a lock.
 
 use super::lru::{List, Shadow};
-use crate::mm::{PageMask, Pmd, SwapPlace, PMD_NR};
+use crate::mm::{PageMask, Pmd, SlotWord, SwapPlace, PMD_NR};
 use crate::sync::RawLock;
 use crate::sys::futex::{self, Scope};
 use crate::sys::{mem, Errno};
@@ -53,19 +53,18 @@ pub struct State {
     /// While Filling a range that was Inactive: the pages in its frame, and the frame.
     pub held: PageMask,
     pub frame: u32,
-    /// The place in swap, where the range has one.
+    /// The place in swap of the pages in `swapped`; while io is Writing, of those being written too.
     pub entry: Option<SwapPlace>,
     /// Staging frame or fill buffer of the transfer in flight.
     pub buffer: u32,
-    /// Requests of the transfer that are not complete, and whether one failed.
-    pub pending: u16,
-    pub failed: bool,
     /// Somebody faulted while the transfer was in flight.
     pub wanted: bool,
     /// A read of the whole failed: bring it in page by page, so that only what is bad is lost.
     pub salvage: bool,
     /// The range has had checksums: their table's page is charged.
     pub summed: bool,
+    /// The range has had a table of slots: its memory is charged.
+    pub tabled: bool,
     /// On the LRU list `list`.
     pub listed: bool,
     pub list: List,
@@ -175,12 +174,16 @@ const ROOT: usize = 1 << (47 - 21 - LEAF_BITS);
 /// needed and never freed; all-zero bytes are a valid empty descriptor.
 pub struct Ranges {
     root: *mut AtomicPtr<Range>,
-    /// Checksums, a page of them to each range, mapped beside the leaves.
+    /// Checksums and slots, mapped beside the leaves: first the sums of all ranges of the leaf, a
+    /// page of them to each, then the slots.
     sums: *mut AtomicPtr<Sums>,
 }
 
 /// Checksums of the pages of a range, as they were when they were read from swap.
 pub type Sums = [u64; PMD_NR];
+
+/// Slots of the pages of a range that is not in one cluster. All-zero bytes are valid words.
+pub type SlotTable = [SlotWord; PMD_NR];
 
 // SAFETY: the root is only read and written through atomics.
 unsafe impl Sync for Ranges {}
@@ -234,17 +237,35 @@ impl Ranges {
     /// The place for a range's checksums; null if there is no memory for them. Only whoever has
     /// the range's transfer, or its lock while it has none, may use it.
     pub fn sums(&self, pmd: Pmd) -> *mut Sums {
+        match self.tables(pmd) {
+            // SAFETY: the tables begin with LEAF elements of sums.
+            Some(leaf) => unsafe { leaf.add(pmd.0 as usize & (LEAF - 1)) },
+            None => core::ptr::null_mut(),
+        }
+    }
+
+    /// The place for a range's table of slots, as `sums`.
+    pub fn slots(&self, pmd: Pmd) -> *mut SlotTable {
+        match self.tables(pmd) {
+            // SAFETY: behind LEAF elements of sums the tables have LEAF of slots.
+            Some(leaf) => unsafe {
+                let slots = leaf.add(LEAF) as *mut SlotTable;
+                slots.add(pmd.0 as usize & (LEAF - 1))
+            },
+            None => core::ptr::null_mut(),
+        }
+    }
+
+    fn tables(&self, pmd: Pmd) -> Option<*mut Sums> {
         let i = (pmd.0 >> LEAF_BITS) as usize;
         if i >= ROOT {
-            return core::ptr::null_mut();
+            return None;
         }
         // SAFETY: inside the table, which is never unmapped.
         let slot = unsafe { &*self.sums.add(i) };
         if slot.load(Acquire).is_null() {
-            let bytes = LEAF * size_of::<Sums>();
-            let Ok(leaf) = mem::map_anon(bytes) else {
-                return core::ptr::null_mut();
-            };
+            let bytes = LEAF * (size_of::<Sums>() + size_of::<SlotTable>());
+            let leaf = mem::map_anon(bytes).ok()?;
             if slot
                 .compare_exchange(core::ptr::null_mut(), leaf as *mut Sums, AcqRel, Acquire)
                 .is_err()
@@ -253,8 +274,7 @@ impl Ranges {
                 let _ = unsafe { mem::munmap(leaf as usize, bytes) };
             }
         }
-        // SAFETY: the leaf has LEAF elements.
-        unsafe { slot.load(Acquire).add(pmd.0 as usize & (LEAF - 1)) }
+        Some(slot.load(Acquire))
     }
 
     /// Every descriptor that may be in use. For fork and statistics.

@@ -81,7 +81,8 @@ impl Arbiter {
         waiting
     }
 
-    /// Frees the entries of processes that are gone, and their swap.
+    /// Frees the entries of processes that are gone, and gives back the space of segments that
+    /// nobody has.
     pub fn take_back_dead(&self, devices: &[Opened]) {
         for (i, p) in self.control.procs.iter().enumerate() {
             let state = p.state.load(Acquire);
@@ -108,17 +109,15 @@ impl Arbiter {
             {
                 continue;
             }
-            for (d, entry) in devices.iter().zip(&self.control.devices) {
-                for seg in 0..entry.segments() {
-                    if entry.owners[seg].load(Acquire) == i as u32 + 1 {
-                        super::devices::give_back(d, seg);
-                        entry.release_segment(seg);
-                    }
-                }
+            for entry in &self.control.devices[..devices.len()] {
+                entry.release_all(i);
             }
             self.control.past.merge(&p.stats, false);
             p.stats.clear();
             p.state.store(FREE, Release);
+        }
+        for (d, entry) in devices.iter().zip(&self.control.devices) {
+            entry.discard_free(|segments| super::devices::give_back(d, segments));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The swap devices of a run.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
@@ -194,11 +195,11 @@ pub fn path_for_processes(fd: &OwnedFd) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd())
 }
 
-/// The segment's owner is gone: what it held is not needed.
-pub fn give_back(d: &Opened, segment: usize) {
+/// Nobody needs what the segments hold.
+pub fn give_back(d: &Opened, segments: Range<usize>) {
     if d.kind == Kind::FilledRam {
         return;
     }
-    let file = d.fd.as_fd();
-    let _ = os::punch_hole(file, segment as u64 * SEGMENT_BYTES, SEGMENT_BYTES);
+    let (from, n) = (segments.start as u64, segments.len() as u64);
+    let _ = os::punch_hole(d.fd.as_fd(), from * SEGMENT_BYTES, n * SEGMENT_BYTES);
 }

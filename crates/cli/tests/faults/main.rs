@@ -101,8 +101,7 @@ fn an_unreadable_page_is_lost_alone_and_stays_lost() {
         let lost = ended.lost();
         ended.swapped();
         assert_eq!(ended.counter("pages_poisoned"), lost);
-        // 160 MiB pass over these pages several times, each time in clusters that are given up
-        // afterwards.
+        // 160 MiB pass over these pages several times; each is lost once, and then not used again.
         assert!((1..400).contains(&lost), "{lost}");
         assert_eq!(ended.said("warning: a page could not be read back"), 1);
     }

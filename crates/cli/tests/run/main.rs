@@ -14,4 +14,5 @@ mod runtimes;
 mod stats;
 mod support;
 mod swap_full;
+mod swap_out;
 mod syscalls;

@@ -1,0 +1,91 @@
+//! What leaves memory, and how much of swap it takes.
+
+use crate::support::{compile, long, Done, Run};
+
+fn zeros(megabytes: &str, rounds: u32, seed: u32, part: &[&str]) -> Run {
+    let program = compile("zeros").display().to_string();
+    let mut line = vec![program, megabytes.into()];
+    line.extend([rounds.to_string(), seed.to_string()]);
+    line.extend(part.iter().map(ToString::to_string));
+    Run::new(64, line).seconds(if long() { 1500 } else { 120 })
+}
+
+fn ok(run: Run) -> Done {
+    let done = run.ok();
+    assert_eq!(done.stdout.lines().last(), Some("ok"), "{done}");
+    done.has_swapped();
+    done
+}
+
+/// Pages of zeros leave without a write, and read as zeros again.
+#[test]
+fn zeros_are_not_written() {
+    let done = ok(zeros("192", 0, 1, &["zero"]));
+    let pages = 192 << 8;
+    let zero = done.counter("swpout_zero");
+    assert!(zero > 2 * (pages - (64 << 8)), "{done}");
+    // What was written before it was cleared, and nothing more.
+    assert!(done.counter("pswpout") < 2 * pages, "{done}");
+}
+
+#[test]
+fn zeros_among_data() {
+    let rounds = if long() { 3000 } else { 20 };
+    for seed in [1, 2] {
+        let done = ok(zeros("160", rounds, seed, &[]));
+        assert!(done.counter("swpout_zero") > 0, "{done}");
+    }
+}
+
+/// A program that uses a little of each 2 MiB needs swap for what it uses; and when it has let go
+/// of all of it, none.
+#[test]
+fn few_pages_of_each_huge_page() {
+    for (megabytes, pages) in [("4096", 1), ("1024", 8)] {
+        let program = compile("sparse").display().to_string();
+        let pages_text = pages.to_string();
+        let mut run = Run::new(64, [program.as_str(), megabytes, &pages_text, "1"])
+            .option("--swap-size=64M")
+            .start();
+        run.wait_for_output("unmapped");
+        let mut left = u64::MAX;
+        // Statistics are written once a second.
+        for _ in 0..25 {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            let stats = run.read_stats().unwrap_or_default();
+            left = stats["counters"]["swapped_bytes"].as_u64().unwrap_or(left);
+            if left == 0 {
+                break;
+            }
+        }
+        let done = run.finish();
+        assert_eq!(done.stdout.lines().last(), Some("ok"), "{done}");
+        done.has_swapped();
+        assert_eq!(left, 0, "swap that nobody uses is not given back: {done}");
+        assert_eq!(done.counter("swap_full"), 0, "{done}");
+        let touched = megabytes.parse::<u64>().unwrap() / 2 * pages * 4096;
+        let most = done.counter("peak_swapped_bytes");
+        assert!(most <= touched, "{most} for {touched} bytes: {done}");
+        assert!(done.counter("swpout_zero") > 100_000, "{done}");
+    }
+}
+
+/// What is only read is written once; and of a folio that changed in a few places, these.
+#[test]
+fn unchanged_folios_are_not_written_again() {
+    let pages = 160 << 8;
+    for changes in ["0", "2"] {
+        let program = compile("walk").display().to_string();
+        let done = ok(Run::new(64, [program.as_str(), "160", "8", changes]));
+        // Eight rounds over 160 MiB in 64 MiB: as good as all of it leaves eight times.
+        assert!(done.counter("pgsteal") > 6 * pages, "{done}");
+        assert!(done.counter("pswpout") < 2 * pages, "{done}");
+        assert!(done.counter("swap_clean") > 4 * pages, "{done}");
+    }
+    // Memory in place of a disk takes a write in no more time than two checksums.
+    let program = compile("walk").display().to_string();
+    let done = ok(Run::new(64, [program.as_str(), "160", "3", "0"])
+        .swap("ram")
+        .above(320));
+    assert!(done.counter("swap_clean") < pages, "{done}");
+}

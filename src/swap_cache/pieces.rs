@@ -1,0 +1,204 @@
+//! A range's pages in swap, piece by piece, and the table that names the slots of a range that is
+//! not in one cluster.
+
+use super::SwapCache;
+use crate::mm::{Extents, PageMask, Pmd, SlotWord, SwapEntry, SwapPlace, PMD_NR, SWAPFILE_CLUSTER};
+use crate::vma::{RangeGuard, SlotTable};
+use core::ops::Range;
+
+/// Neighbouring pages of a range in neighbouring slots of one cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub pages: Range<usize>,
+    pub entry: SwapEntry,
+}
+
+/// See [`SwapCache::pieces`].
+pub struct Pieces {
+    first: Option<SwapEntry>,
+    table: *const SlotTable,
+    pages: PageMask,
+    at: usize,
+}
+
+impl Pieces {
+    fn slot(&self, page: usize) -> Option<SwapEntry> {
+        if let Some(first) = self.first {
+            return first.checked_add(page as u64);
+        }
+        if self.table.is_null() {
+            return None;
+        }
+        // SAFETY: whoever made us may read the table as long as we are used, and a page is below
+        // 512.
+        unsafe { (*self.table)[page] }.entry()
+    }
+}
+
+impl Iterator for Pieces {
+    type Item = Piece;
+
+    fn next(&mut self) -> Option<Piece> {
+        let start = self.pages.next_from(self.at)?;
+        let entry = self.slot(start)?;
+        let mut end = start + 1;
+        while end < PMD_NR && self.pages.has(end) {
+            let next = entry.checked_add((end - start) as u64);
+            let same_cluster = next.is_some_and(|e| e.slot() % SWAPFILE_CLUSTER as u64 != 0);
+            if !same_cluster || self.slot(end) != next {
+                break;
+            }
+            end += 1;
+        }
+        self.at = end;
+        Some(Piece {
+            pages: start..end,
+            entry,
+        })
+    }
+}
+
+impl SwapCache {
+    /// Where `pages` are, which all have slots. The caller has the range's lock, or its transfer:
+    /// places do not change meanwhile.
+    pub fn pieces(&self, pmd: Pmd, place: SwapPlace, pages: PageMask) -> Pieces {
+        let first = place.first();
+        Pieces {
+            first,
+            table: match first {
+                Some(_) => core::ptr::null(),
+                None => self.ranges.slots(pmd),
+            },
+            pages,
+            at: 0,
+        }
+    }
+
+    /// Has the range's slots named by its table; false if there is no memory for one.
+    pub(super) fn scatter(&self, pmd: Pmd, g: &mut RangeGuard<'_>) -> bool {
+        if g.entry == Some(SwapPlace::SCATTERED) {
+            return true;
+        }
+        let table = self.ranges.slots(pmd);
+        if table.is_null() {
+            return false;
+        }
+        if !g.tabled {
+            g.tabled = true;
+            self.charge.charge(1);
+        }
+        if let Some(first) = g.entry.and_then(SwapPlace::first) {
+            for page in g.swapped.runs().flatten() {
+                let word = first.checked_add(page as u64).and_then(SlotWord::new);
+                let Some(word) = word else { return false };
+                // SAFETY: the lock is held; the table has an element for each page.
+                unsafe { (*table)[page] = word };
+            }
+        }
+        g.entry = Some(SwapPlace::SCATTERED);
+        true
+    }
+
+    /// Gives `pages` the new slots, in their order. The range is scattered.
+    pub(super) fn name_slots(&self, pmd: Pmd, pages: PageMask, slots: &Extents) {
+        let table = self.ranges.slots(pmd);
+        let each = slots
+            .iter()
+            .flat_map(|e| (0..u64::from(e.nr)).map_while(|i| e.entry.checked_add(i)));
+        for (page, word) in pages.runs().flatten().zip(each.map_while(SlotWord::new)) {
+            // SAFETY: `scatter` made the table; the lock is held.
+            unsafe { (*table)[page] = word };
+        }
+    }
+
+    /// Moves the places of `pages` to the other range, which has none for them. Both are locked.
+    /// False if there is no memory for a table; nothing has changed then.
+    pub(super) fn move_slots(
+        &self,
+        from: (Pmd, &mut RangeGuard<'_>),
+        to: (Pmd, &mut RangeGuard<'_>),
+        pages: PageMask,
+    ) -> bool {
+        let ((from, f), (to, t)) = (from, to);
+        if f.swapped == pages && t.entry.is_none() && f.entry != Some(SwapPlace::SCATTERED) {
+            t.entry = f.entry;
+        } else {
+            if !self.scatter(from, f) || !self.scatter(to, t) {
+                return false;
+            }
+            let (src, dst) = (self.ranges.slots(from), self.ranges.slots(to));
+            for page in pages.runs().flatten() {
+                // SAFETY: both tables were made just now or before, and both locks are held.
+                unsafe { (*dst)[page] = (*src)[page] };
+            }
+        }
+        t.swapped = t.swapped.or(pages);
+        t.salvage |= f.salvage;
+        f.swapped = f.swapped.minus(pages);
+        if f.swapped.is_empty() {
+            f.entry = None;
+            f.salvage = false;
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mm::DeviceId;
+
+    fn at(device: u8, slot: u64) -> SwapEntry {
+        SwapEntry::new(DeviceId::new(device).unwrap(), slot).unwrap()
+    }
+
+    fn list(first: Option<SwapEntry>, table: *const SlotTable, pages: PageMask) -> Vec<Piece> {
+        let pieces = Pieces {
+            first,
+            table,
+            pages,
+            at: 0,
+        };
+        pieces.collect()
+    }
+
+    #[test]
+    fn pieces_of_a_cluster_are_the_runs() {
+        let pages = PageMask::of(0..3).or(PageMask::of(509..512));
+        let got = list(Some(at(1, 1024)), core::ptr::null(), pages);
+        assert_eq!(
+            got,
+            [
+                Piece {
+                    pages: 0..3,
+                    entry: at(1, 1024)
+                },
+                Piece {
+                    pages: 509..512,
+                    entry: at(1, 1024 + 509)
+                }
+            ]
+        );
+        let whole = list(Some(at(0, 0)), core::ptr::null(), PageMask::FULL);
+        assert_eq!(whole.len(), 1);
+        assert_eq!(whole[0].pages, 0..512);
+    }
+
+    #[test]
+    fn pieces_of_a_table_end_with_device_order_and_cluster() {
+        let slots: SlotTable = core::array::from_fn(|page| {
+            let entry = match page {
+                0..=9 => at(0, 100 + page as u64),
+                10..=19 => at(1, 100 + page as u64),
+                20..=29 => at(1, 700 - page as u64),
+                // The cluster ends after page 34.
+                _ => at(1, 2048 - 35 + page as u64),
+            };
+            SlotWord::new(entry).unwrap()
+        });
+        let got = list(None, &slots, PageMask::of(0..22).or(PageMask::of(30..40)));
+        let runs: Vec<_> = got.iter().map(|p| p.pages.clone()).collect();
+        assert_eq!(runs, [0..10, 10..20, 20..21, 21..22, 30..35, 35..40]);
+        assert_eq!(got[5].entry, at(1, 2048));
+    }
+}

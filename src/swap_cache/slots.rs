@@ -1,0 +1,414 @@
+//! Which slots of the swap devices are this process's.
+//!
+//! Devices are shared by all processes of a run. Each takes segments of them from the control page,
+//! and the allocator (`swapfile`) hands out what lies in its own. After a fork the child reads the
+//! parent's slots: what of them the parent frees is put off until no living process borrows from it.
+
+use crate::charge::Charge;
+use crate::control::{DeviceEntry, MAX_DEVICES, SEGMENT_BYTES};
+use crate::device::Device;
+use crate::mm::{DeviceId, Extents, SwapEntry, PAGE_SIZE, SWAPFILE_CLUSTER};
+use crate::swapfile::{DeviceConfig, Segment, SwapConfig, SwapSpace};
+use crate::sys::{thread, Errno};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+
+const SLOTS: u64 = SEGMENT_BYTES / PAGE_SIZE as u64;
+const CLUSTERS: u64 = SLOTS / SWAPFILE_CLUSTER as u64;
+/// Pauses of 100 us for which a discard is waited for.
+const DISCARD_WAITS: usize = 1000;
+
+/// `--swap-size` is used up, or the disk is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoSlots;
+
+pub struct SwapSlots {
+    space: SwapSpace,
+    devices: usize,
+    /// One past the highest segment of each device that was ever ours.
+    tops: [AtomicUsize; MAX_DEVICES],
+    any_lent: AtomicBool,
+    /// Slots of all devices.
+    total: u64,
+}
+
+/// The number of a device in the control page and in the allocator.
+fn id(device: usize) -> DeviceId {
+    DeviceId::new(device as u8).unwrap_or(DeviceId::FIRST)
+}
+
+fn segment(device: usize, seg: usize) -> Segment {
+    let start = seg as u64 * SLOTS;
+    Segment {
+        device: id(device),
+        start,
+        end: start + SLOTS,
+    }
+}
+
+/// A segment for process `proc`; waits a little for one whose space is just given back.
+fn claim(entry: &DeviceEntry, proc: usize) -> Option<usize> {
+    for _ in 0..DISCARD_WAITS {
+        let seg = entry.claim_segment(proc);
+        if seg.is_some() || !entry.is_discarding() {
+            return seg;
+        }
+        thread::pause();
+    }
+    None
+}
+
+impl SwapSlots {
+    pub fn new(devices: &[DeviceEntry]) -> Result<SwapSlots, Errno> {
+        // Only the reclaim thread allocates.
+        let space = SwapSpace::new(SwapConfig {
+            nr_cpus: 1,
+            ..SwapConfig::default()
+        });
+        for d in devices {
+            let config = DeviceConfig {
+                segmented: true,
+                ..DeviceConfig::new((d.segments() as u64).max(1) * SLOTS)
+            };
+            space.add_device(&config).map_err(|_| Errno::ENOMEM)?;
+        }
+        Ok(SwapSlots {
+            space,
+            devices: devices.len(),
+            tops: [const { AtomicUsize::new(0) }; MAX_DEVICES],
+            any_lent: AtomicBool::new(false),
+            total: devices.iter().map(|d| d.segments() as u64 * SLOTS).sum(),
+        })
+    }
+
+    /// Slots for `nr` pages on the first device that has them, in one piece if it can be; only when
+    /// none has, pieces from wherever some are free. No lock is held while the file system gives
+    /// space. For the reclaim thread.
+    pub fn alloc(
+        &self,
+        nr: usize,
+        charge: &Charge,
+        devices: &[Box<dyn Device>],
+        out: &mut Extents,
+    ) -> Result<(), NoSlots> {
+        for (d, device) in devices.iter().enumerate() {
+            loop {
+                if self.space.alloc_on(id(d), nr, out) {
+                    return Ok(());
+                }
+                if !self.claim_segment(d, charge, &**device) {
+                    break;
+                }
+            }
+        }
+        if self.space.alloc_from_all(nr, out) {
+            Ok(())
+        } else {
+            Err(NoSlots)
+        }
+    }
+
+    fn claim_segment(&self, d: usize, charge: &Charge, device: &dyn Device) -> bool {
+        let entry = &charge.control.devices[d];
+        let Some(seg) = claim(entry, charge.index()) else {
+            return false;
+        };
+        let offset = seg as u64 * SEGMENT_BYTES;
+        if device.reserve(offset, SEGMENT_BYTES).is_err() {
+            entry.release_segment(seg);
+            return false;
+        }
+        self.tops[d].fetch_max(seg + 1, Relaxed);
+        self.space.online(segment(d, seg));
+        true
+    }
+
+    /// The slots' contents are not needed. A lender's slots are left to the lender.
+    pub fn free(&self, entry: SwapEntry, nr: usize) {
+        let _ = self.space.free(entry, nr as u64);
+    }
+
+    /// As `free`; never hands them out again.
+    pub fn give_up(&self, entry: SwapEntry, nr: usize) {
+        let _ = self.space.mark_bad(entry, nr as u64);
+        let _ = self.space.free(entry, nr as u64);
+    }
+
+    /// Whether the slots, all of one cluster, are this process's and nobody else may read them.
+    pub fn is_own(&self, entry: SwapEntry, nr: usize) -> bool {
+        self.space.is_own(entry, nr as u64)
+    }
+
+    /// Slots in use.
+    pub fn used(&self) -> u64 {
+        self.space.used_slots()
+    }
+
+    /// Whether less than half of what may be used is free to this process, as far as it knows.
+    pub fn is_half_full(&self) -> bool {
+        self.used() * 2 > self.total
+    }
+
+    /// About how many slots can be had without another segment.
+    pub fn free_hint(&self) -> u64 {
+        self.space.free_hint()
+    }
+
+    /// Just before a fork, by the parent: the child will read all that is in use. Nothing else here
+    /// may be called until `fork_done`, in the parent and in the child.
+    pub fn lend_all(&self) {
+        self.any_lent.store(true, Relaxed);
+        self.space.lend();
+        self.space.fork_prepare();
+    }
+
+    /// # Safety
+    /// Answers `lend_all`, once in each process.
+    #[allow(unsafe_code)]
+    pub unsafe fn fork_done(&self) {
+        // SAFETY: the caller's contract.
+        unsafe { self.space.fork_release() };
+    }
+
+    /// Frees what was put off, once nobody borrows from us any more.
+    pub fn settle_loans(&self, charge: &Charge) {
+        if !self.any_lent.load(Relaxed) || charge.control.is_borrowed_from(charge.index()) {
+            return;
+        }
+        self.any_lent.store(false, Relaxed);
+        for d in 0..self.devices {
+            let end = self.tops[d].load(Relaxed) as u64 * SLOTS;
+            self.space.end_loans(id(d), end);
+        }
+    }
+
+    /// Gives back segments that hold nothing, keeping some room for what will be written next: two
+    /// segments and an eighth of what is in use. The supervisor returns their space to the file
+    /// system. For the reclaim thread.
+    pub fn trim(&self, charge: &Charge) {
+        for d in 0..self.devices {
+            let used = self.space.device_used_slots(id(d));
+            let keep = 2 * CLUSTERS + used / SWAPFILE_CLUSTER as u64 / 8;
+            for seg in 0..self.tops[d].load(Relaxed) {
+                if self.space.free_clusters(id(d)) < keep + CLUSTERS {
+                    break;
+                }
+                if self.space.offline(segment(d, seg)) {
+                    charge.control.devices[d].release_segment(seg);
+                }
+            }
+        }
+    }
+
+    /// In a forked child, after `fork_done`: all of it belongs to the parent now.
+    pub fn start_over(&self) {
+        self.any_lent.store(false, Relaxed);
+        for top in &self.tops {
+            top.store(0, Relaxed);
+        }
+        self.space.start_over();
+    }
+
+    /// For tests.
+    pub fn validate(&self) -> Result<(), crate::swapfile::Inconsistent> {
+        self.space.validate()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{Control, LIVE};
+    use crate::device::{DeviceError, Queue};
+    use std::os::fd::BorrowedFd;
+
+    /// Gives space below `room`, and does nothing else.
+    struct Disk {
+        room: u64,
+    }
+
+    impl Device for Disk {
+        fn queue(&self, _: u32) -> Result<Box<dyn Queue>, DeviceError> {
+            unimplemented!()
+        }
+        fn grow(&self, _: u64) -> Result<(), DeviceError> {
+            unimplemented!()
+        }
+        fn reserve(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+            if offset + len <= self.room {
+                Ok(())
+            } else {
+                Err(DeviceError::NoSpace)
+            }
+        }
+        fn capacity(&self) -> u64 {
+            self.room
+        }
+        fn max_bytes(&self) -> u64 {
+            self.room
+        }
+        fn discard(&self, _: u64, _: u64) -> Result<(), DeviceError> {
+            unimplemented!()
+        }
+        fn describe(&self) -> String {
+            String::new()
+        }
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            unimplemented!()
+        }
+    }
+
+    fn disks(segments: &[u64]) -> Vec<Box<dyn Device>> {
+        let disk = |n: &u64| {
+            Box::new(Disk {
+                room: n * SEGMENT_BYTES,
+            }) as Box<dyn Device>
+        };
+        segments.iter().map(disk).collect()
+    }
+
+    struct Process {
+        slots: SwapSlots,
+        charge: Charge,
+        out: Extents,
+    }
+
+    impl Process {
+        fn new(control: &'static Control, devices: usize) -> Process {
+            let index = control.join(std::process::id(), LIVE).unwrap();
+            Process {
+                slots: SwapSlots::new(&control.devices[..devices]).unwrap(),
+                charge: Charge::new(control, index),
+                out: Extents::new(),
+            }
+        }
+
+        /// Device and first slot of what `nr` pages got, if they got anything.
+        fn alloc(&mut self, nr: usize, disks: &[Box<dyn Device>]) -> Option<Vec<(usize, u64)>> {
+            self.slots
+                .alloc(nr, &self.charge, disks, &mut self.out)
+                .ok()?;
+            self.slots.validate().unwrap();
+            assert_eq!(self.out.nr_slots(), nr);
+            let each = self.out.iter();
+            Some(
+                each.map(|e| (e.entry.device().index(), e.entry.slot()))
+                    .collect(),
+            )
+        }
+    }
+
+    #[test]
+    fn segments_of_two_processes_do_not_meet() {
+        let control = Control::with_segments(&[3]);
+        let disks = disks(&[3]);
+        let (mut a, mut b) = (Process::new(control, 1), Process::new(control, 1));
+        assert_eq!(a.alloc(1, &disks), Some(vec![(0, 0)]));
+        assert_eq!(b.alloc(512, &disks), Some(vec![(0, SLOTS)]));
+        assert_eq!(a.alloc(2, &disks), Some(vec![(0, 1)]));
+        // What is another's is left alone.
+        let foreign = SwapEntry::new(id(0), SLOTS).unwrap();
+        a.slots.free(foreign, 512);
+        a.slots.give_up(foreign, 512);
+        assert!(!a.slots.is_own(foreign, 1) && b.slots.is_own(foreign, 512));
+        for _ in 0..15 {
+            assert!(a.alloc(512, &disks).is_some());
+        }
+        // The third segment, and then what is left of the first.
+        for _ in 0..16 {
+            assert!(a.alloc(512, &disks).is_some());
+        }
+        assert_eq!(a.alloc(509, &disks), Some(vec![(0, 3)]));
+        assert_eq!(a.alloc(1, &disks), None);
+        assert_eq!(a.slots.used(), 2 * SLOTS);
+    }
+
+    /// A folio is refused only when fewer slots are free than it has pages.
+    #[test]
+    fn the_last_slots_serve_a_folio_in_pieces() {
+        let control = Control::with_segments(&[1, 1]);
+        let disks = disks(&[1, 1]);
+        let mut p = Process::new(control, 2);
+        while p.alloc(512, &disks).is_some() {}
+        assert_eq!(p.slots.used(), 2 * SLOTS);
+        for i in 0..128 {
+            let slot = SwapEntry::new(id(i % 2), (i as u64 * 97) % SLOTS).unwrap();
+            p.slots.free(slot, 4);
+        }
+        let pieces = p.alloc(512, &disks).unwrap();
+        assert!(pieces.iter().any(|p| p.0 == 0) && pieces.iter().any(|p| p.0 == 1));
+        assert_eq!(p.alloc(1, &disks), None);
+    }
+
+    #[test]
+    fn a_full_disk_passes_on_to_the_next() {
+        let control = Control::with_segments(&[4, 2]);
+        let disks = disks(&[1, 2]);
+        let mut p = Process::new(control, 2);
+        let places: Vec<_> = (0..48)
+            .map(|_| p.alloc(512, &disks).unwrap()[0].0)
+            .collect();
+        assert_eq!(places.iter().filter(|&&d| d == 0).count(), 16);
+        assert!(places[..16].iter().all(|&d| d == 0));
+        assert_eq!(p.alloc(512, &disks), None);
+    }
+
+    /// What is lent is neither written nor handed out until nobody borrows.
+    #[test]
+    fn loans_last_as_long_as_the_borrower() {
+        let control = Control::with_segments(&[2]);
+        let disks = disks(&[2]);
+        let mut parent = Process::new(control, 1);
+        assert!(parent.alloc(512, &disks).is_some());
+        let lent = parent.out[0];
+        let child = control.join(1, LIVE).unwrap();
+        control.procs[child].lenders[0].store(1 << parent.charge.index(), Release);
+        parent.slots.lend_all();
+        // SAFETY: answers the line above.
+        unsafe { parent.slots.fork_done() };
+        assert!(!parent.slots.is_own(lent.entry, 1));
+        parent.slots.free(lent.entry, 512);
+        parent.slots.settle_loans(&parent.charge);
+        assert_eq!(parent.slots.used(), 512);
+        for _ in 0..31 {
+            assert!(parent.alloc(512, &disks).is_some());
+            assert!(parent.slots.is_own(parent.out[0].entry, 512));
+        }
+        assert_eq!(parent.alloc(1, &disks), None);
+        control.procs[child]
+            .state
+            .store(crate::control::FREE, Release);
+        parent.slots.settle_loans(&parent.charge);
+        assert_eq!(
+            parent.alloc(512, &disks),
+            Some(vec![(0, lent.entry.slot())])
+        );
+    }
+
+    #[test]
+    fn empty_segments_are_given_back_but_for_a_reserve() {
+        let control = Control::with_segments(&[8]);
+        let disks = disks(&[8]);
+        let mut p = Process::new(control, 1);
+        let mut all = Vec::new();
+        while p.alloc(512, &disks).is_some() {
+            all.push(p.out[0]);
+        }
+        // One slot keeps its segment.
+        let (kept, rest) = all.split_last().unwrap();
+        for e in rest {
+            p.slots.free(e.entry, 512);
+        }
+        p.slots.free(kept.entry, 511);
+        p.slots.trim(&p.charge);
+        p.slots.validate().unwrap();
+        let mut discarded = 0;
+        control.devices[0].discard_free(|segs| discarded += segs.len());
+        assert_eq!(discarded, 5);
+        assert_eq!(p.slots.used(), 1);
+        let mut n = 0;
+        while p.alloc(512, &disks).is_some() {
+            n += 1;
+        }
+        assert_eq!(n, 8 * CLUSTERS - 1);
+    }
+}
