@@ -32,8 +32,8 @@ const PROBE: u32 = 16;
 
 /// Whether it has been worth it to keep the slots of folios that come in whole.
 pub struct KeepFolios {
-    /// Of the pages of kept folios, how many were clean when these left, in 256ths; an average that
-    /// forgets.
+    /// Of the pages of kept folios, how many were not written when these left, in 256ths; an
+    /// average that forgets.
     clean: AtomicU32,
     asked: AtomicU32,
 }
@@ -52,7 +52,7 @@ impl KeepFolios {
         self.clean.load(Relaxed) >= WORTH || self.asked.fetch_add(1, Relaxed) % PROBE == 0
     }
 
-    /// A kept folio left, with so many of its pages as they had come. For the reclaim thread.
+    /// A kept folio left without writing so many of its pages. For the reclaim thread.
     fn learn(&self, clean: usize) {
         let (old, now) = (self.clean.load(Relaxed), (clean * 256 / PMD_NR) as u32);
         // Rounded so that it can reach both ends.
@@ -131,16 +131,15 @@ impl SwapCache {
         pages: PageMask,
         old: PageMask,
     ) -> PageMask {
-        let clean = self.clean_pages(pmd, frame, old);
+        let mut clean = without_gaps(self.clean_pages(pmd, frame, old), pages);
         if !pages.is_full() {
-            return without_gaps(clean, pages);
+            return clean;
+        }
+        if pages.minus(clean).runs().count() > CHANGES {
+            clean = PageMask::EMPTY;
         }
         if old.count() >= PMD_NR / 2 {
             self.keep_folios.learn(clean.count());
-        }
-        let clean = without_gaps(clean, pages);
-        if pages.minus(clean).runs().count() > CHANGES {
-            return PageMask::EMPTY;
         }
         clean
     }
