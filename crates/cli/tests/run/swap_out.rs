@@ -65,7 +65,11 @@ fn few_pages_of_each_huge_page() {
         assert_eq!(done.counter("swap_full"), 0, "{done}");
         let touched = megabytes.parse::<u64>().unwrap() / 2 * pages * 4096;
         let most = done.counter("peak_swapped_bytes");
-        assert!(most <= touched, "{most} for {touched} bytes: {done}");
+        // And a little for what is lent to the child and changed meanwhile.
+        assert!(
+            most <= touched + touched / 8,
+            "{most} for {touched} bytes: {done}"
+        );
         assert!(done.counter("swpout_zero") > 100_000, "{done}");
     }
 }
