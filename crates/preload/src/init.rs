@@ -26,6 +26,10 @@ extern "C" fn constructor() {
     }
     // SAFETY: a C string of the environment.
     let path = unsafe { CStr::from_ptr(path) };
+    if let Some(what) = other_runtime() {
+        say(&format!("hugeswap: this program runs unmanaged: {what}\n"));
+        return;
+    }
     let control = match open_control(path) {
         Ok(c) => c,
         Err(e) => {
@@ -39,6 +43,31 @@ extern "C" fn constructor() {
         control.log(&format!("process {}: {e}", thread::getpid()));
         thread::exit_group(engine::EXIT_START);
     }
+}
+
+/// What already stands between the program and its memory: it and we do not go together.
+fn other_runtime() -> Option<&'static str> {
+    for (name, what) in [
+        (c"__asan_init", "it is built with AddressSanitizer"),
+        (c"__hwasan_init", "it is built with HWAddressSanitizer"),
+        (c"__tsan_init", "it is built with ThreadSanitizer"),
+        (c"__msan_init", "it is built with MemorySanitizer"),
+    ] {
+        // SAFETY: a plain look-up.
+        if !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null() {
+            return Some(what);
+        }
+    }
+    // SAFETY: the environment is not changed by anybody yet.
+    let preload = unsafe { libc::getenv(c"LD_PRELOAD".as_ptr()) };
+    if preload.is_null() {
+        return None;
+    }
+    // SAFETY: a C string of the environment.
+    let list = unsafe { CStr::from_ptr(preload) }.to_bytes();
+    list.windows(9)
+        .any(|w| w == b"vgpreload")
+        .then_some("it runs under valgrind")
 }
 
 fn say(text: &str) {
