@@ -182,14 +182,14 @@ fn adopt_existing(e: &Engine) {
 
 /// The functions of the C library that we stand for.
 struct Targets {
-    functions: [(&'static CStr, usize, usize); 12],
+    functions: [(&'static CStr, usize, usize); 13],
     curbrk: usize,
 }
 
 impl Targets {
     fn find() -> Result<Targets, patch::PatchError> {
         use entry::*;
-        let list: [(&'static CStr, unsafe extern "C" fn()); 12] = [
+        let list: [(&'static CStr, unsafe extern "C" fn()); 13] = [
             (c"mmap", hugeswap_entry_mmap),
             (c"munmap", hugeswap_entry_munmap),
             (c"mprotect", hugeswap_entry_mprotect),
@@ -202,8 +202,9 @@ impl Targets {
             (c"mlock2", hugeswap_entry_mlock2),
             (c"mlockall", hugeswap_entry_mlockall),
             (c"munlockall", hugeswap_entry_munlockall),
+            (c"syscall", hugeswap_entry_syscall),
         ];
-        let mut functions = [(c"", 0, 0); 12];
+        let mut functions = [(c"", 0, 0); 13];
         for (f, (name, to)) in functions.iter_mut().zip(list) {
             *f = (name, patch::find(name)?, to as usize);
         }
