@@ -53,11 +53,15 @@ impl Doorbells {
         }
         r.op.store(op, Release);
         let page = self.base + bell * PAGE_SIZE;
-        // SAFETY: the page is ours; reading it faults, which is the point, and it is dropped
-        // again for the next time.
-        unsafe {
-            (page as *const u8).read_volatile();
-            let _ = mem::madvise(page, PAGE_SIZE, libc::MADV_DONTNEED);
+        // The page may be there already, if the program looked into memory that is not its own: then
+        // nobody has heard us.
+        while r.op.load(Acquire) != 0 {
+            // SAFETY: the page is ours; reading it faults, which is the point, and it is dropped
+            // again for the next time.
+            unsafe {
+                (page as *const u8).read_volatile();
+                let _ = mem::madvise(page, PAGE_SIZE, libc::MADV_DONTNEED);
+            }
         }
         match r.result.load(Acquire) {
             0 => Ok(()),

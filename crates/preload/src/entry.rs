@@ -37,6 +37,9 @@ pub const MLOCKALL: usize = 10;
 pub const MUNLOCKALL: usize = 11;
 /// Not a function of the C library: the memory stays resident from now on.
 pub const PIN: usize = 12;
+/// clone and clone3 by syscall(2), without CLONE_VM.
+pub const CLONE: usize = 13;
+pub const CLONE3: usize = 14;
 
 /// A call, on the hook's stack.
 #[repr(C)]
@@ -168,6 +171,12 @@ unsafe extern "C" fn hugeswap_hook_end(f: *mut Frame) -> i64 {
     to_c(result)
 }
 
+/// The C function `syscall` ended with this error.
+#[no_mangle]
+extern "C" fn hugeswap_syscall_failed(result: i64) -> i64 {
+    to_c(result)
+}
+
 /// As C functions return: -1 and errno.
 fn to_c(result: i64) -> i64 {
     if (-4095..0).contains(&result) {
@@ -199,6 +208,61 @@ global_asm!(
     "hugeswap_entry hugeswap_entry_mlockall, 10",
     "hugeswap_entry hugeswap_entry_munlockall, 11",
     "hugeswap_entry hugeswap_entry_pin, 12",
+    "hugeswap_entry hugeswap_entry_clone, 13",
+    // syscall(2). Calls that change the address space go the same way as their functions: the
+    // arguments move down by one. A clone that shares memory or brings a stack stays what it is.
+    ".macro hugeswap_number nr, number",
+    "mov eax, \\number",
+    "cmp rdi, \\nr",
+    "je 4f",
+    ".endm",
+    ".global hugeswap_entry_syscall",
+    ".hidden hugeswap_entry_syscall",
+    "hugeswap_entry_syscall:",
+    "hugeswap_number 9, 0",
+    "hugeswap_number 11, 1",
+    "hugeswap_number 10, 2",
+    "hugeswap_number 28, 3",
+    "hugeswap_number 25, 4",
+    "hugeswap_number 57, 6",
+    "hugeswap_number 149, 7",
+    "hugeswap_number 150, 8",
+    "hugeswap_number 325, 9",
+    "hugeswap_number 151, 10",
+    "hugeswap_number 152, 11",
+    "cmp rdi, 56",
+    "je 2f",
+    "cmp rdi, 435",
+    "je 3f",
+    "1: mov rax, rdi",
+    "mov rdi, rsi",
+    "mov rsi, rdx",
+    "mov rdx, rcx",
+    "mov r10, r8",
+    "mov r8, r9",
+    "mov r9, [rsp+8]",
+    "syscall",
+    "mov rdi, rax",
+    "cmp rax, -4095",
+    "jae hugeswap_syscall_failed",
+    "ret",
+    "2: mov eax, 13",
+    "test rdx, rdx",
+    "jnz 1b",
+    "test rsi, 0x100",
+    "jz 4f",
+    "jmp 1b",
+    "3: mov eax, 14",
+    "cmp qword ptr [rsi+40], 0",
+    "jne 1b",
+    "test qword ptr [rsi], 0x100",
+    "jnz 1b",
+    "4: mov rdi, rsi",
+    "mov rsi, rdx",
+    "mov rdx, rcx",
+    "mov rcx, r8",
+    "mov r8, r9",
+    "mov r9, [rsp+8]",
     "hugeswap_hook_common:",
     "push rbp",
     "mov rbp, rsp",
@@ -250,5 +314,13 @@ extern "C" {
     pub fn hugeswap_entry_mlock2();
     pub fn hugeswap_entry_mlockall();
     pub fn hugeswap_entry_munlockall();
+    pub fn hugeswap_entry_syscall();
+    pub fn hugeswap_entry_clone(
+        flags: usize,
+        stack: usize,
+        parent_tid: usize,
+        child_tid: usize,
+        tls: usize,
+    ) -> i64;
     pub fn hugeswap_entry_pin(addr: usize, len: usize) -> i64;
 }

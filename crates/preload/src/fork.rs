@@ -43,20 +43,10 @@ pub fn is_known() -> bool {
 }
 
 pub fn fork(e: &'static Engine, f: &mut Frame) -> Result<usize, Errno> {
-    e.fork_make_room();
-    entry::be_alone();
-    let Some(token) = e.fork_prepare(f.bell()) else {
-        entry::let_others_in();
-        return Err(Errno::EAGAIN);
-    };
     let tid = thread_pointer() + TID;
     let flags = libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID | libc::SIGCHLD;
-    // SAFETY: a fork: the child goes on here with a copy of this stack.
-    let pid = check(unsafe { raw(libc::SYS_clone, [flags as usize, 0, 0, tid, 0, 0]) });
-    if pid == Ok(0) {
-        entry::only_me(f);
-        e.fork_child(token, &registered(), &wiped());
-        crate::lock::in_child(e);
+    let pid = around(e, f, libc::SYS_clone, [flags as usize, 0, 0, tid, 0, 0])?;
+    if pid == 0 {
         if let Some((head, len)) = robust_head_in_child() {
             // The child holds none of the parent's robust mutexes.
             // SAFETY: the thread's own list head, and the word before it, as glibc sets them.
@@ -66,10 +56,32 @@ pub fn fork(e: &'static Engine, f: &mut Frame) -> Result<usize, Errno> {
                 let _ = hugeswap::sys::syscall(libc::SYS_set_robust_list, [head, len]);
             }
         }
-        entry::let_others_in();
-        return Ok(0);
     }
-    e.fork_parent(token, pid.ok().map(|p| p as u32));
+    Ok(pid)
+}
+
+/// A new process that the program makes by the system call itself, with a copy of its memory.
+pub fn clone(e: &'static Engine, f: &mut Frame, nr: i64) -> Result<usize, Errno> {
+    around(e, f, nr, f.args)
+}
+
+/// The call that makes the child, and what must be before and after it on both sides.
+fn around(e: &'static Engine, f: &mut Frame, nr: i64, args: [usize; 6]) -> Result<usize, Errno> {
+    e.fork_make_room();
+    entry::be_alone();
+    let Some(token) = e.fork_prepare(f.bell()) else {
+        entry::let_others_in();
+        return Err(Errno::EAGAIN);
+    };
+    // SAFETY: a fork: the child goes on here with a copy of this stack.
+    let pid = check(unsafe { raw(nr, args) });
+    if pid == Ok(0) {
+        entry::only_me(f);
+        e.fork_child(token, &registered(), &wiped());
+        crate::lock::in_child(e);
+    } else {
+        e.fork_parent(token, pid.ok().map(|p| p as u32));
+    }
     entry::let_others_in();
     pid
 }

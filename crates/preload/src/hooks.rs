@@ -5,8 +5,8 @@
 //! while waiting for a transfer.
 
 use crate::entry::{
-    Frame, BRK, FORK, MADVISE, MLOCK, MLOCK2, MLOCKALL, MMAP, MPROTECT, MREMAP, MUNLOCK,
-    MUNLOCKALL, MUNMAP, PIN,
+    Frame, BRK, CLONE, CLONE3, FORK, MADVISE, MLOCK, MLOCK2, MLOCKALL, MMAP, MPROTECT, MREMAP,
+    MUNLOCK, MUNLOCKALL, MUNMAP, PIN,
 };
 use crate::state::{state, Area};
 use crate::{fork, lock};
@@ -32,6 +32,9 @@ pub fn plain(call: usize, a: [usize; 6]) -> i64 {
         MLOCK2 => libc::SYS_mlock2,
         MLOCKALL => libc::SYS_mlockall,
         MUNLOCKALL => libc::SYS_munlockall,
+        FORK => libc::SYS_fork,
+        CLONE => libc::SYS_clone,
+        CLONE3 => libc::SYS_clone3,
         _ => return -(libc::ENOSYS as i64),
     };
     // SAFETY: the kernel call that the caller asked for, with the caller's arguments.
@@ -53,6 +56,8 @@ pub fn run(f: &mut Frame) {
         MREMAP => mremap(e, bell, a),
         BRK => crate::brk::brk(e, a[0]),
         FORK => fork::fork(e, f),
+        CLONE => fork::clone(e, f, libc::SYS_clone),
+        CLONE3 => fork::clone(e, f, libc::SYS_clone3),
         MLOCK => lock::lock(e, a[0], a[1], 0),
         MUNLOCK => lock::unlock(e, a[0], a[1]),
         MLOCK2 => lock::lock(e, a[0], a[1], a[2] as i32),

@@ -26,6 +26,10 @@ extern "C" fn constructor() {
     }
     // SAFETY: a C string of the environment.
     let path = unsafe { CStr::from_ptr(path) };
+    if let Some(what) = other_runtime() {
+        say(&format!("hugeswap: this program runs unmanaged: {what}\n"));
+        return;
+    }
     let control = match open_control(path) {
         Ok(c) => c,
         Err(e) => {
@@ -39,6 +43,31 @@ extern "C" fn constructor() {
         control.log(&format!("process {}: {e}", thread::getpid()));
         thread::exit_group(engine::EXIT_START);
     }
+}
+
+/// What already stands between the program and its memory: it and we do not go together.
+fn other_runtime() -> Option<&'static str> {
+    for (name, what) in [
+        (c"__asan_init", "it is built with AddressSanitizer"),
+        (c"__hwasan_init", "it is built with HWAddressSanitizer"),
+        (c"__tsan_init", "it is built with ThreadSanitizer"),
+        (c"__msan_init", "it is built with MemorySanitizer"),
+    ] {
+        // SAFETY: a plain look-up.
+        if !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null() {
+            return Some(what);
+        }
+    }
+    // SAFETY: the environment is not changed by anybody yet.
+    let preload = unsafe { libc::getenv(c"LD_PRELOAD".as_ptr()) };
+    if preload.is_null() {
+        return None;
+    }
+    // SAFETY: a C string of the environment.
+    let list = unsafe { CStr::from_ptr(preload) }.to_bytes();
+    list.windows(9)
+        .any(|w| w == b"vgpreload")
+        .then_some("it runs under valgrind")
 }
 
 fn say(text: &str) {
@@ -153,14 +182,14 @@ fn adopt_existing(e: &Engine) {
 
 /// The functions of the C library that we stand for.
 struct Targets {
-    functions: [(&'static CStr, usize, usize); 12],
+    functions: [(&'static CStr, usize, usize); 13],
     curbrk: usize,
 }
 
 impl Targets {
     fn find() -> Result<Targets, patch::PatchError> {
         use entry::*;
-        let list: [(&'static CStr, unsafe extern "C" fn()); 12] = [
+        let list: [(&'static CStr, unsafe extern "C" fn()); 13] = [
             (c"mmap", hugeswap_entry_mmap),
             (c"munmap", hugeswap_entry_munmap),
             (c"mprotect", hugeswap_entry_mprotect),
@@ -173,8 +202,9 @@ impl Targets {
             (c"mlock2", hugeswap_entry_mlock2),
             (c"mlockall", hugeswap_entry_mlockall),
             (c"munlockall", hugeswap_entry_munlockall),
+            (c"syscall", hugeswap_entry_syscall),
         ];
-        let mut functions = [(c"", 0, 0); 12];
+        let mut functions = [(c"", 0, 0); 13];
         for (f, (name, to)) in functions.iter_mut().zip(list) {
             *f = (name, patch::find(name)?, to as usize);
         }

@@ -7,7 +7,7 @@
 //! | `patch` | the C library's functions become ours |
 //! | `entry` | from such a call to a hook: signals blocked, own stack |
 //! | `hooks` | mmap, munmap, mprotect, madvise, mremap |
-//! | `brk`, `fork` | the heap; fork |
+//! | `brk`, `fork`, `clone` | the heap; fork and what is like it |
 //! | `lock`, `resident` | mlock; what of the C library the kernel itself reads |
 //! | `state`, `window` | which addresses are ours, and which are free |
 //! | `failure` | a bug of ours ends the program with a message |
@@ -16,6 +16,7 @@
 
 mod alloc;
 mod brk;
+mod clone;
 mod entry;
 mod failure;
 mod fork;

@@ -36,3 +36,36 @@ cases! {
     results,
     stacks,
 }
+
+/// What random sequences and real programs found, see c/exact.c: the same with and without us.
+fn exact(what: &str) {
+    let program = compile("exact");
+    let plain = std::process::Command::new(&program)
+        .arg(what)
+        .output()
+        .unwrap();
+    assert_eq!(plain.stdout, b"ok\n", "{plain:?}");
+    let done = Run::new(64, [program.to_str().unwrap(), what])
+        .seconds(60)
+        .ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done.has_swapped();
+}
+
+macro_rules! exact_cases {
+    ($($name:ident,)*) => {$(
+        #[test]
+        fn $name() {
+            exact(stringify!($name));
+        }
+    )*};
+}
+
+exact_cases! {
+    partly_locked,
+    everything_locked,
+    heap,
+    clones,
+    mutexes,
+    looks_at_all,
+}

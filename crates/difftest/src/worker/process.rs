@@ -118,8 +118,8 @@ fn reap(w: &mut World, pid: i32, status: i32) {
     let known = w.children.iter().position(|c| c.pid == pid);
     let killed = known.is_some_and(|i| w.children.remove(i).killed);
     let by = |signal| libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == signal;
-    // A program whose reader was killed with its parent came to us and is not ours to judge.
-    let stray = known.is_none() && by(libc::SIGPIPE);
+    // A program that was started by a child that was killed: nobody reads what it writes.
+    let stray = by(libc::SIGPIPE);
     if status == 0 || killed && by(libc::SIGKILL) || stray {
         return;
     }

@@ -1,0 +1,10 @@
+import numpy as np
+r = np.random.default_rng(7)
+a = r.integers(0, 1 << 62, 24 << 20, dtype=np.int64)
+total = int(a.sum(dtype=np.uint64))
+a.sort()
+print("sorted", bool((a[1:] >= a[:-1]).all()), int(a.sum(dtype=np.uint64)) == total)
+m = r.integers(-9, 9, (1500, 1500)).astype(np.float64)
+print("product", np.array_equal((m @ m) @ m, m @ (m @ m)))
+b = np.resize(a, 40 << 20)
+print("grown", int(b[24 << 20]) == int(a[0]))
