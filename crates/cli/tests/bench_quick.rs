@@ -28,7 +28,14 @@ fn document(name: &str, line: &[&str]) -> serde_json::Value {
 }
 
 const SMALL: [&str; 8] = [
-    "--swap", "ram", "--memory", "64M", "--runs", "1", "--accesses", "8000",
+    "--swap",
+    "ram",
+    "--memory",
+    "64M",
+    "--runs",
+    "1",
+    "--accesses",
+    "8000",
 ];
 
 #[test]
@@ -55,7 +62,10 @@ fn every_swap_test() {
         for round in rounds {
             assert_eq!(round["errors"], 0, "{name}");
         }
-        assert_eq!(rounds[0]["accesses"], 32768, "the first round fills all pages");
+        assert_eq!(
+            rounds[0]["accesses"], 32768,
+            "the first round fills all pages"
+        );
         assert!(run["access_rate"].as_f64().unwrap() > 0.0, "{name}");
         assert!(run["stats"].is_object(), "{name}");
         let latency = &run["latency"];
@@ -71,7 +81,15 @@ fn every_swap_test() {
 
 #[test]
 fn several_processes_with_threads() {
-    let mut line = vec!["swap-zipf", "--processes", "2", "--threads", "2", "--writes", "100"];
+    let mut line = vec![
+        "swap-zipf",
+        "--processes",
+        "2",
+        "--threads",
+        "2",
+        "--writes",
+        "100",
+    ];
     line.extend(SMALL);
     let document = document("several", &line);
     let run = &document["contestants"][0]["runs"][0];
@@ -82,8 +100,16 @@ fn several_processes_with_threads() {
 #[test]
 fn graph_and_redis_under_hugeswap() {
     let line = [
-        "programs", "--program", "graph-bfs,redis-get", "--size", "176M", "--swap", "ram",
-        "--no-kernel", "--runs", "1",
+        "programs",
+        "--program",
+        "graph-bfs,redis-get",
+        "--size",
+        "176M",
+        "--swap",
+        "ram",
+        "--no-kernel",
+        "--runs",
+        "1",
     ];
     let document = document("programs", &line);
     let rows = document["programs"].as_array().unwrap();
@@ -97,9 +123,18 @@ fn graph_and_redis_under_hugeswap() {
 #[test]
 fn wrong_arguments() {
     for (line, wanted) in [
-        (&["swap-zipf", "--theta", "1"][..], "--theta: '1' is not between 0 and 1"),
-        (&["swap-zipf", "--writes", "101"], "--writes: 101 is not in 0..=100"),
-        (&["swap-stride", "--threads", "0"], "--threads: 0 is not in 1..=256"),
+        (
+            &["swap-zipf", "--theta", "1"][..],
+            "--theta: '1' is not between 0 and 1",
+        ),
+        (
+            &["swap-zipf", "--writes", "101"],
+            "--writes: 101 is not in 0..=100",
+        ),
+        (
+            &["swap-stride", "--threads", "0"],
+            "--threads: 0 is not in 1..=256",
+        ),
         (&["programs", "--program", "emacs"], "emacs"),
         (&["programs", "--size", "16M"], "16M"),
         (&["all", "--only", "nothing"], "there is no test 'nothing'"),
