@@ -302,6 +302,10 @@ impl Bench {
         if !status.success() {
             return Err(Error::Failed { who, status });
         }
+        if *contestant == Contestant::Hugeswap && !arena.swapped().is_some_and(|(_, out)| out > 0) {
+            // It has twice its limit: it ran, but not under us.
+            return Err(Error::Report("hugeswap did not manage the program".into()));
+        }
         serde_json::from_str(&output).map_err(|err| Error::Report(format!("{err}: {output}")))
     }
 }
