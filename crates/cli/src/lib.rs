@@ -39,6 +39,7 @@ pub fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Bench(args) => bench::run(args),
         Command::BenchWorker(args) => bench::worker::run(&args),
+        Command::BenchGraph(args) => bench::programs::graph::run(&args),
         Command::Janitor => undo::janitor(),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -26,6 +26,8 @@ use crate::{cgroup, os};
 pub enum Undo {
     SwapOff(PathBuf),
     RemoveFile(PathBuf),
+    /// With what is in it.
+    RemoveDir(PathBuf),
     RemoveZram(u32),
     UnloadModule(String),
     /// Put a setting back to what it was.
@@ -41,6 +43,7 @@ impl fmt::Display for Undo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Undo::SwapOff(path) => write!(f, "turn swap off at {}", path.display()),
+            Undo::RemoveDir(path) => write!(f, "remove {}", path.display()),
             Undo::RemoveFile(path) => write!(f, "remove {}", path.display()),
             Undo::RemoveZram(id) => write!(f, "remove /dev/zram{id}"),
             Undo::UnloadModule(name) => write!(f, "unload the kernel module {name}"),
@@ -58,6 +61,7 @@ impl Undo {
                 Err(err) if err.raw_os_error() == Some(libc::EINVAL) => Ok(()),
                 other => gone_is_fine(other),
             },
+            Undo::RemoveDir(path) => gone_is_fine(fs::remove_dir_all(path)),
             Undo::RemoveFile(path) => gone_is_fine(fs::remove_file(path)),
             Undo::RemoveZram(id) => remove_zram(*id),
             Undo::UnloadModule(name) => {

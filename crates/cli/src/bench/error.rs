@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitStatus;
 
+use super::swap_args::PlanError;
 use crate::cgroup;
 use crate::kernel_swap;
 use crate::size::MIB;
@@ -11,6 +12,9 @@ use crate::undo::Interrupted;
 
 #[derive(Debug)]
 pub enum Error {
+    /// The arguments don't make sense.
+    Plan(PlanError),
+    Usage(String),
     Group(cgroup::Error),
     KernelSwap(kernel_swap::Error),
     Io {
@@ -45,6 +49,8 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Error::Plan(err) => err.fmt(f),
+            Error::Usage(text) => f.write_str(text),
             Error::Group(err) => err.fmt(f),
             Error::KernelSwap(err) => err.fmt(f),
             Error::Io { what, err } => write!(f, "can't {what}: {err}"),

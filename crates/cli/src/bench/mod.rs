@@ -4,12 +4,17 @@
 //! ([`workload`]) and share [`swap_test`]. A test of another kind has a module
 //! with its own arguments and `run`, one variant here and one line in [`run`].
 
+pub mod all;
 pub mod arena;
 pub mod error;
+pub mod fio;
+pub mod html;
 pub mod latency;
 pub mod part;
 pub mod pattern;
+pub mod plot;
 pub mod policies;
+pub mod programs;
 pub mod progress;
 pub mod report;
 pub mod swap_args;
@@ -52,6 +57,8 @@ pub enum Test {
     FaultLatency(SwapArgs),
     /// The kernel's THP swap allocator test, against our swap-slot allocator
     ThpSwapAllocator(crate::bench_allocator::Args),
+    All(all::AllArgs),
+    Programs(programs::ProgramsArgs),
     Policies(policies::PoliciesArgs),
     /// Copy and clear huge pages in several orders, under cache pressure
     HugeCopy(huge_copy::Args),
@@ -73,6 +80,8 @@ pub fn run(args: BenchArgs) -> ExitCode {
             Ok(code) => code,
             Err(message) => one_line(Err(message)),
         },
+        Test::All(args) => all::run(&args),
+        Test::Programs(args) => programs::run(&args),
         Test::Policies(args) => one_line(policies::run(&args)),
         Test::HugeCopy(args) => one_line(huge_copy::run(args)),
         Test::AnonCowSeq(args) => one_line(anon_cow_seq::run(args)),

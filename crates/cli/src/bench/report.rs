@@ -157,6 +157,11 @@ fn rate_rows(test: &Document) -> Vec<(&'static str, Cell)> {
 }
 
 pub fn table(test: &Document) -> String {
+    align(&cells(test))
+}
+
+/// The table's lines, the first of them the heads of the columns.
+pub fn cells(test: &Document) -> Vec<Vec<String>> {
     let columns = &test.contestants;
     let mut rows = rate_rows(test);
     let others: [(&str, Cell); 6] = [
@@ -190,7 +195,7 @@ pub fn table(test: &Document) -> String {
             lines.push(line);
         }
     }
-    align(&lines)
+    lines
 }
 
 /// The first column to the left, the others to the right.
@@ -266,6 +271,7 @@ mod tests {
             major_faults: 2,
             peak_bytes: Some(512 << 20),
             latency: None,
+            latency_curve: Vec::new(),
             seconds: 1.0,
             rounds: Vec::new(),
             stats: None,

@@ -191,6 +191,25 @@ impl From<SpecError> for PlanError {
 }
 
 impl SwapArgs {
+    /// What is used where nothing else is given.
+    pub fn plain(memory: Size, swap: SwapSpec, against: Against) -> SwapArgs {
+        SwapArgs {
+            processes: 1,
+            threads: None,
+            rounds: 3,
+            accesses: None,
+            writes: None,
+            theta: None,
+            size: None,
+            memory,
+            swap: Some(swap),
+            against: vec![against],
+            only: None,
+            runs: 3,
+            json: None,
+        }
+    }
+
     pub fn plan(&self, workload: &Workload) -> Result<Plan, PlanError> {
         if self.memory.bytes() < LEAST_MEMORY {
             return Err(PlanError::MemoryTooSmall(self.memory));

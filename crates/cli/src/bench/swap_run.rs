@@ -34,6 +34,9 @@ pub struct Figures {
     pub peak_bytes: Option<u64>,
     /// Of accesses that were timed by themselves.
     pub latency: Option<Percentiles>,
+    /// Microseconds, and the share of the accesses that was done by then.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub latency_curve: Vec<(f64, f64)>,
     /// Wall time of the slowest process.
     pub seconds: f64,
     pub rounds: Vec<Round>,
@@ -184,6 +187,7 @@ fn figures(
         major_faults: rounds.iter().map(|round| round.major_faults).sum(),
         peak_bytes: peak,
         latency: Percentiles::of(&latency),
+        latency_curve: latency.curve(),
         seconds,
         rounds,
         stats,

@@ -77,14 +77,8 @@ impl Machine {
 }
 
 pub fn run(workload: &Workload, args: &SwapArgs) -> ExitCode {
-    let plan = match args.plan(workload) {
-        Ok(plan) => plan,
-        Err(err) => {
-            eprintln!("hugeswap: {err}");
-            return ExitCode::from(USAGE);
-        }
-    };
     with_clean_end(|stop| {
+        let plan = args.plan(workload).map_err(Error::Plan)?;
         let document = compare(&plan, stop)?;
         print!("{}\n\n{}", document.heading, report::table(&document));
         match &args.json {
@@ -115,6 +109,10 @@ pub fn with_clean_end(test: impl FnOnce(&Interrupt) -> Result<(), Error>) -> Exi
         Err(Error::Interrupted) => {
             eprintln!("hugeswap: interrupted; everything is taken down");
             ExitCode::from(INTERRUPTED)
+        }
+        Err(err @ (Error::Plan(_) | Error::Usage(_))) => {
+            eprintln!("hugeswap: {err}");
+            ExitCode::from(USAGE)
         }
         Err(err) => {
             eprintln!("hugeswap: {err}");
@@ -188,9 +186,17 @@ fn measure_all(plan: &Plan, stop: &Interrupt) -> Result<Vec<(String, Vec<Figures
                     plan.workload.name, plan.runs
                 ));
             };
-            figures.push(swap_run::measure(plan, contestant, stop, tick)?);
+            match swap_run::measure(plan, contestant, stop, tick) {
+                Ok(run) => figures.push(run),
+                // zram with every size on does not get by with a small limit.
+                Err(err @ Error::OutOfMemory { .. }) if *contestant != Contestant::Hugeswap => {
+                    eprintln!("hugeswap: {err}");
+                }
+                Err(err) => return Err(err),
+            }
         }
     }
+    results.retain(|(_, figures)| !figures.is_empty());
     Ok(results)
 }
 

@@ -1,0 +1,257 @@
+//! The report as one page that needs nothing else.
+
+use std::fmt::Write;
+
+use super::all::{Medium, Report};
+use super::plot::{self, Bar, Line};
+use super::programs::Document;
+use super::report;
+
+const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em;\
+color:#222}h1{font-size:1.6em}h2{font-size:1.2em;margin-top:2em}table{border-collapse:collapse;\
+margin:1em 0}td,th{padding:.2em .8em;text-align:right;border-bottom:1px solid #ddd}\
+td:first-child,th:first-child{text-align:left}.short{color:#b35900}svg{max-width:100%;height:auto}\
+summary{cursor:pointer}";
+
+pub fn page(report: &Report) -> Result<String, String> {
+    let mut body = String::new();
+    head(&mut body, report);
+    for (medium, title) in [(Medium::Disk, "On disk"), (Medium::Memory, "In memory")] {
+        let bars: Vec<Bar> = report
+            .verdicts
+            .iter()
+            .filter(|v| v.medium == medium)
+            .map(|v| Bar {
+                label: format!("{} ({}), {}", v.what, v.threads, v.against),
+                value: v.ratio,
+                target: Some(v.target),
+            })
+            .collect();
+        if !bars.is_empty() {
+            element(&mut body, "h2", title);
+            body.push_str(&plot::bars(&bars)?);
+        }
+    }
+    if let Some(programs) = &report.programs {
+        programs_part(&mut body, programs);
+    }
+    latency_part(&mut body, report)?;
+    element(&mut body, "h2", "Every figure");
+    for test in &report.tests {
+        element(&mut body, "h3", &test.heading);
+        table(&mut body, &report::cells(test), |_| false);
+    }
+    Ok(format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\
+         <title>hugeswap: benchmarks</title><style>{STYLE}</style></head>\n\
+         <body>\n{body}</body></html>\n"
+    ))
+}
+
+fn head(body: &mut String, report: &Report) {
+    let machine = &report.machine;
+    element(body, "h1", "hugeswap and the kernel's swap");
+    let thp = machine
+        .transparent_hugepage
+        .as_deref()
+        .unwrap_or("not there");
+    let text = format!(
+        "{}, hugeswap {} ({}). Linux {}, {} processors ({}), {:.0} GiB of memory, huge pages {thp}.",
+        date(report.seconds_since_1970),
+        machine.version,
+        report.commit,
+        machine.kernel,
+        machine.processors,
+        machine.processor,
+        machine.memory_bytes as f64 / (1u64 << 30) as f64,
+    );
+    element(body, "p", &text);
+    let text = "A bar says how many times as fast a program is under hugeswap as under the \
+                kernel's swap, with the same limit of memory, on the same disk or in memory, in \
+                turn. The black mark is what it should be at least; bars that fall short of it are \
+                orange. In brackets the number of threads.";
+    element(body, "p", text);
+    if report.quick {
+        let text = "This was a quick run, with small sizes: its figures are rough.";
+        element(body, "p", text);
+    }
+    if let Some(rate) = report.fio_mixed_read_rate {
+        let text = format!(
+            "fio with 2 MiB requests, half of them writes: {:.2} GB/s read and as much written.",
+            rate / 1e9
+        );
+        element(body, "p", &text);
+    }
+    for failure in &report.failures {
+        element(body, "p", &format!("Not measured: {failure}"));
+    }
+}
+
+fn programs_part(body: &mut String, programs: &Document) {
+    element(
+        body,
+        "h2",
+        "Real programs with half of the memory that they need",
+    );
+    let text = "The lost share is the time that hugeswap loses against a run with no limit, as a \
+                part of the time that the kernel's swap loses.";
+    element(body, "p", text);
+    let short: Vec<bool> = programs
+        .programs
+        .iter()
+        .map(|row| {
+            row.kernel
+                .iter()
+                .any(|k| k.share.is_some_and(|s| s > row.target))
+        })
+        .collect();
+    table(body, &super::programs::cells(programs), |row| short[row]);
+}
+
+fn latency_part(body: &mut String, report: &Report) -> Result<(), String> {
+    for test in &report.tests {
+        let lines: Vec<Line> = test
+            .contestants
+            .iter()
+            .filter_map(|column| {
+                let run = column.runs.last()?;
+                (!run.latency_curve.is_empty()).then(|| Line {
+                    label: column.name.clone(),
+                    points: run.latency_curve.clone(),
+                })
+            })
+            .collect();
+        if !lines.is_empty() {
+            let title = format!(
+                "{}, swap {}, {} threads",
+                test.test, test.swap, test.threads
+            );
+            element(body, "h2", &title);
+            body.push_str(&plot::distribution(&lines)?);
+        }
+    }
+    Ok(())
+}
+
+/// The first line has the heads of the columns.
+fn table(body: &mut String, lines: &[Vec<String>], is_short: impl Fn(usize) -> bool) {
+    body.push_str("<table>\n");
+    for (number, line) in lines.iter().enumerate() {
+        let tag = if number == 0 { "th" } else { "td" };
+        let short = number > 0 && is_short(number - 1);
+        body.push_str(if short {
+            "<tr class=\"short\">"
+        } else {
+            "<tr>"
+        });
+        for cell in line {
+            // Writing to a String can't fail.
+            let _ = write!(body, "<{tag}>{}</{tag}>", escape(cell));
+        }
+        body.push_str("</tr>\n");
+    }
+    body.push_str("</table>\n");
+}
+
+fn element(body: &mut String, tag: &str, text: &str) {
+    let _ = writeln!(body, "<{tag}>{}</{tag}>", escape(text));
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
+/// Of the proleptic Gregorian calendar, UTC.
+fn date(seconds: u64) -> String {
+    let mut day = seconds / 86_400;
+    let mut year = 1970;
+    let leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    while day >= 365 + u64::from(leap(year)) {
+        day -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let months = [
+        31,
+        28 + u64::from(leap(year)),
+        31,
+        30,
+        31,
+        30,
+        31,
+        31,
+        30,
+        31,
+        30,
+        31,
+    ];
+    let mut month = 0;
+    while day >= months[month] {
+        day -= months[month];
+        month += 1;
+    }
+    format!("{year}-{:02}-{:02}", month + 1, day + 1)
+}
+
+/// Checks that each element is closed in order, and that nothing is loaded from elsewhere.
+#[cfg(test)]
+pub fn check(page: &str) {
+    let mut open: Vec<&str> = Vec::new();
+    for part in page.split('<').skip(1) {
+        let (tag, _) = part.split_once('>').expect("a tag ends");
+        if tag.starts_with('!') || tag.starts_with('?') || tag.ends_with('/') {
+            continue;
+        }
+        let name = tag.split_whitespace().next().unwrap_or("");
+        match name.strip_prefix('/') {
+            Some(name) => assert_eq!(open.pop(), Some(name)),
+            None => open.push(name),
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+    for elsewhere in [" src=", " href=", "url(", "@import", "<script", "<link"] {
+        assert!(!page.contains(elsewhere), "{elsewhere}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::all::Verdict;
+    use super::super::swap_test::Machine;
+    use super::*;
+
+    #[test]
+    fn dates() {
+        assert_eq!(date(0), "1970-01-01");
+        assert_eq!(date(951_782_400), "2000-02-29");
+        assert_eq!(date(1_767_225_599), "2025-12-31");
+    }
+
+    #[test]
+    fn a_page_without_tests_is_whole() {
+        let verdict = |medium, ratio| Verdict {
+            what: "a < b & c".into(),
+            medium,
+            threads: 1,
+            against: "zram".into(),
+            ratio,
+            target: 2.0,
+        };
+        let report = Report {
+            machine: Machine::here(),
+            commit: "x",
+            seconds_since_1970: 0,
+            quick: true,
+            verdicts: vec![verdict(Medium::Disk, 3.0), verdict(Medium::Memory, 0.3)],
+            tests: Vec::new(),
+            programs: None,
+            fio_mixed_read_rate: Some(1e9),
+            failures: vec!["<nothing>".into()],
+        };
+        let page = page(&report).unwrap();
+        check(&page);
+        assert_eq!(page.matches("<svg").count(), 2);
+        assert!(page.contains("a &lt; b &amp; c") && page.contains("&lt;nothing&gt;"));
+    }
+}

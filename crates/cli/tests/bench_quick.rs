@@ -1,0 +1,152 @@
+//! Every benchmark at a small size, under hugeswap only: that it runs, verifies and reports.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+fn bench(line: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_hugeswap"))
+        .arg("bench")
+        .args(line)
+        .output()
+        .unwrap()
+}
+
+fn json_file(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("hugeswap-{name}-{}.json", std::process::id()))
+}
+
+/// Runs it with `--json`, and returns what that file holds.
+fn document(name: &str, line: &[&str]) -> serde_json::Value {
+    let file = json_file(name);
+    let mut line = line.to_vec();
+    line.extend(["--json", file.to_str().unwrap()]);
+    let output = bench(&line);
+    assert!(output.status.success(), "{line:?}: {output:?}");
+    let document = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    document
+}
+
+const SMALL: [&str; 8] = [
+    "--swap",
+    "ram",
+    "--memory",
+    "64M",
+    "--runs",
+    "1",
+    "--accesses",
+    "8000",
+];
+
+#[test]
+fn every_swap_test() {
+    for (name, threads) in [
+        ("swap-w-seq", 1),
+        ("swap-w-seq-mt", 2),
+        ("swap-w-rand", 1),
+        ("swap-r-rand", 1),
+        ("swap-zipf", 1),
+        ("swap-stride", 1),
+        ("swap-phases", 1),
+        ("fault-latency", 1),
+    ] {
+        let mut line = vec![name];
+        line.extend(SMALL);
+        let document = document(name, &line);
+        assert_eq!(document["test"], name);
+        assert_eq!(document["threads"], threads);
+        assert_eq!(document["accesses"], 8000);
+        let run = &document["contestants"][0]["runs"][0];
+        let rounds = run["rounds"].as_array().unwrap();
+        assert_eq!(rounds.len(), 3, "{name}");
+        for round in rounds {
+            assert_eq!(round["errors"], 0, "{name}");
+        }
+        assert_eq!(
+            rounds[0]["accesses"], 32768,
+            "the first round fills all pages"
+        );
+        assert!(run["access_rate"].as_f64().unwrap() > 0.0, "{name}");
+        // Also fails where the program was not managed: then nothing was measured.
+        assert!(run["swap_out_rate"].as_f64().unwrap() > 0.0, "{name}");
+        let latency = &run["latency"];
+        if name == "fault-latency" {
+            let at = |key: &str| latency[key].as_f64().unwrap();
+            assert!(at("p50") > 0.0 && at("p50") <= at("p99") && at("p99") <= at("max"));
+            assert!(!run["latency_curve"].as_array().unwrap().is_empty());
+        } else {
+            assert!(latency.is_null(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn several_processes_with_threads() {
+    let mut line = vec![
+        "swap-zipf",
+        "--processes",
+        "2",
+        "--threads",
+        "2",
+        "--writes",
+        "100",
+    ];
+    line.extend(SMALL);
+    let document = document("several", &line);
+    let run = &document["contestants"][0]["runs"][0];
+    assert_eq!(run["rounds"].as_array().unwrap().len(), 6);
+    assert!(run["swap_out_rate"].as_f64().unwrap() > 0.0);
+    assert_eq!(document["writes_percent"], 100);
+}
+
+#[test]
+fn graph_and_redis_under_hugeswap() {
+    let line = [
+        "programs",
+        "--program",
+        "graph-bfs,redis-get",
+        "--size",
+        "176M",
+        "--swap",
+        "ram",
+        "--no-kernel",
+        "--runs",
+        "1",
+    ];
+    let document = document("programs", &line);
+    let rows = document["programs"].as_array().unwrap();
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        assert!(row["need_bytes"].as_u64().unwrap() > 128 << 20, "{row}");
+        assert!(row["hugeswap_seconds"].as_f64().unwrap() > 0.0, "{row}");
+    }
+}
+
+#[test]
+fn wrong_arguments() {
+    for (line, wanted) in [
+        (
+            &["swap-zipf", "--theta", "1"][..],
+            "--theta: '1' is not between 0 and 1",
+        ),
+        (
+            &["swap-zipf", "--writes", "101"],
+            "--writes: 101 is not in 0..=100",
+        ),
+        (
+            &["swap-stride", "--threads", "0"],
+            "--threads: 0 is not in 1..=256",
+        ),
+        (&["programs", "--program", "emacs"], "emacs"),
+        (&["programs", "--size", "16M"], "16M"),
+        (&["all", "--only", "nothing"], "there is no test 'nothing'"),
+        (&["all", "--swap", "ram"], "give a directory"),
+        (&["policies", "--unit", "bit"], "bit"),
+    ] {
+        let output = bench(line);
+        assert_eq!(output.status.code(), Some(2), "{line:?}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains(wanted), "{line:?}: {text}");
+    }
+}
