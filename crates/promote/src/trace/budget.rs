@@ -1,0 +1,167 @@
+//! How much may be watched: the cost of sampling stays within a share of the
+//! processors' time.
+//!
+//! A tracepoint costs something each time it is hit, also where the filter
+//! drops the record; a record costs more. Two knobs: the *duty*, the share of
+//! the time in which the tracepoint is on at all, and the *stride*: of the
+//! accesses only those are recorded that begin at a multiple of so many pages.
+//! The stride is spatial so that the second access of what was seen once is
+//! seen too.
+
+use std::time::Duration;
+
+/// Nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Costs {
+    /// One hit of the tracepoint.
+    pub event: f64,
+    /// One record, on top of that: written, read, remembered.
+    pub sample: f64,
+}
+
+impl Default for Costs {
+    /// Where they can't be measured: on the high side.
+    fn default() -> Costs {
+        Costs {
+            event: 400.0,
+            sample: 3000.0,
+        }
+    }
+}
+
+/// What one phase of watching brought, on the busiest processor.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Phase {
+    pub on: Duration,
+    pub events: u64,
+    pub samples: u64,
+}
+
+pub const STRIDES: [u64; 4] = [1, 4, 16, 64];
+
+#[derive(Debug)]
+pub struct Budget {
+    share: f64,
+    costs: Costs,
+    duty: f64,
+    stride: u64,
+}
+
+const LEAST_DUTY: f64 = 0.002;
+
+impl Budget {
+    pub fn new(share: f64, costs: Costs) -> Budget {
+        Budget {
+            share,
+            costs,
+            // Learn what is going on before watching for long.
+            duty: 0.02,
+            stride: 16,
+        }
+    }
+
+    /// How long to watch within `interval`.
+    pub fn on_time(&self, interval: Duration) -> Duration {
+        interval.mul_f64(self.duty)
+    }
+
+    pub fn duty(&self) -> f64 {
+        self.duty
+    }
+
+    pub fn stride(&self) -> u64 {
+        self.stride
+    }
+
+    /// Processor time that a phase has cost, on its processor.
+    pub fn cost(&self, phase: Phase) -> Duration {
+        let ns = phase.events as f64 * self.costs.event + phase.samples as f64 * self.costs.sample;
+        Duration::from_nanos(ns as u64)
+    }
+
+    /// Learns from a phase, for the next one.
+    pub fn learn(&mut self, phase: Phase) {
+        let seconds = phase.on.as_secs_f64();
+        if seconds <= 0.0 {
+            return;
+        }
+        let events = phase.events as f64 / seconds * self.costs.event / 1e9;
+        let unfiltered = (phase.samples * self.stride).min(phase.events) as f64;
+        let samples = unfiltered / seconds * self.costs.sample / 1e9;
+        // Records may cost as much as the hits do, or half of the budget.
+        let allowed = events.max(self.share / 2.0);
+        self.stride = STRIDES
+            .into_iter()
+            .find(|&stride| samples / stride as f64 <= allowed)
+            .unwrap_or(STRIDES[STRIDES.len() - 1]);
+        let on = events + samples / self.stride as f64;
+        let duty = if on > self.share { self.share / on } else { 1.0 };
+        // Down at once, up by and by.
+        self.duty = duty.min(self.duty * 3.0).max(LEAST_DUTY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COSTS: Costs = Costs {
+        event: 100.0,
+        sample: 1000.0,
+    };
+
+    /// Lets a load of so many events a second go on, and gives the share of a
+    /// processor that watching it costs in the end.
+    fn settle(budget: &mut Budget, rate: f64) -> f64 {
+        let interval = Duration::from_secs(1);
+        let mut share = 0.0;
+        for _ in 0..20 {
+            let on = budget.on_time(interval);
+            let events = (rate * on.as_secs_f64()) as u64;
+            let phase = Phase {
+                on,
+                events,
+                samples: events / budget.stride(),
+            };
+            share = budget.cost(phase).as_secs_f64();
+            budget.learn(phase);
+        }
+        share
+    }
+
+    #[test]
+    fn a_quiet_machine_is_watched_always_and_wholly() {
+        let mut budget = Budget::new(0.01, COSTS);
+        settle(&mut budget, 1000.0);
+        assert_eq!(budget.duty(), 1.0);
+        assert_eq!(budget.stride(), 1);
+    }
+
+    #[test]
+    fn the_budget_holds_under_any_load() {
+        for share in [0.001, 0.01, 0.1] {
+            for rate in [1e3, 1e5, 1e6, 1e7] {
+                let mut budget = Budget::new(share, COSTS);
+                let cost = settle(&mut budget, rate);
+                assert!(cost <= share * 1.05, "{cost} of {share} at {rate}");
+                assert!(
+                    budget.duty() > 0.99 || cost > share * 0.5 || budget.duty() <= LEAST_DUTY,
+                    "{cost} of {share} at {rate}: the budget is used"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_burst_is_answered_at_once() {
+        let mut budget = Budget::new(0.01, COSTS);
+        settle(&mut budget, 1000.0);
+        budget.learn(Phase {
+            on: Duration::from_secs(1),
+            events: 1_000_000,
+            samples: 1_000_000,
+        });
+        assert!(budget.duty() < 0.1);
+        assert!(budget.stride() > 1);
+    }
+}
