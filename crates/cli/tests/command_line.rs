@@ -28,7 +28,7 @@ fn refused(line: &[&str]) -> String {
 #[test]
 fn wrong_arguments_get_one_line() {
     let cases: [(&[&str], &str); 15] = [
-        (&[], "hugeswap: say what to do: run, doctor or bench (see 'hugeswap --help')"),
+        (&[], "hugeswap: say what to do: run, doctor, promote or bench (see 'hugeswap --help')"),
         (&["walk"], "hugeswap: unrecognized subcommand 'walk' (see 'hugeswap --help')"),
         (
             &["run"],

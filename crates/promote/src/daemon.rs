@@ -76,7 +76,9 @@ struct Walk {
 pub struct Daemon {
     config: Config,
     trace: Trace,
+    /// As measured at the start, and what a record costs us, in nanoseconds.
     costs: Costs,
+    handling: f64,
     budget: Budget,
     policy: Policy,
     files: Files,
@@ -89,12 +91,11 @@ pub struct Daemon {
     started: Time,
     /// Room on each fast node, and when it was asked for.
     room: HashMap<u32, (u64, Time)>,
-    /// Processor time that may be spent on looking, in microseconds.
+    /// Processor time that may be spent on looking, in nanoseconds.
     credit: f64,
     credited: Time,
-    /// Processor time that went into moving, in microseconds.
+    /// Processor time that went into moving, in nanoseconds.
     moving: u64,
-    cpu: u64,
     scan: Walk,
     cold: Walk,
     random: u64,
@@ -110,7 +111,7 @@ impl Daemon {
         let costs = trace.calibrate().unwrap_or_default();
         let now = now();
         Ok(Daemon {
-            budget: Budget::new(config.budget, costs),
+            budget: Budget::new(config.budget),
             policy: Policy::new(config.limits.clone()),
             files: Files::new(config.paths.clone()),
             frames: Frames::open().ok(),
@@ -120,9 +121,9 @@ impl Daemon {
             started: now,
             room: HashMap::new(),
             credit: 0.0,
+            handling: 500.0,
             credited: now,
             moving: 0,
-            cpu: sys::cpu_micros(),
             scan: Walk::default(),
             cold: Walk::default(),
             random: now.0 | 1,
@@ -136,10 +137,6 @@ impl Daemon {
         self.trace.kind()
     }
 
-    pub fn costs(&self) -> Costs {
-        self.costs
-    }
-
     /// Goes on until a signal is readable on `signals` or `report`, which is
     /// called after every interval, says to stop.
     pub fn run(
@@ -150,7 +147,7 @@ impl Daemon {
         loop {
             let begin = now();
             let end = begin.after(self.config.interval);
-            let cpu = (sys::cpu_micros(), self.moving);
+            let cpu = (sys::cpu_nanos(), self.moving);
             self.earn(begin);
             let slow: u64 = self
                 .config
@@ -168,8 +165,9 @@ impl Daemon {
                 if self.work_until(start, signals)? {
                     return Ok(End::Signal);
                 }
-                let stride = self.budget.stride();
-                self.trace.start(stride)?;
+                if !on.is_zero() {
+                    self.trace.start(self.budget.stride())?;
+                }
                 let stopped = self.work_until(start.after(on), signals)?;
                 self.finish_phase();
                 if stopped {
@@ -182,8 +180,8 @@ impl Daemon {
             if self.work_until(end, signals)? {
                 return Ok(End::Signal);
             }
-            let spent = (sys::cpu_micros() - cpu.0, self.moving - cpu.1);
-            let elapsed = now().since(begin).as_micros() as f64;
+            let spent = (sys::cpu_nanos() - cpu.0, self.moving - cpu.1);
+            let elapsed = now().since(begin).as_nanos() as f64;
             self.stats.overhead_total = spent.0 as f64 / elapsed;
             self.stats.overhead_daemon = spent.0.saturating_sub(spent.1) as f64 / elapsed;
             self.gauges();
@@ -209,7 +207,7 @@ impl Daemon {
         self.stats.table_blocks = self.policy.remembered();
     }
 
-    fn on_time(&self) -> Duration {
+    fn on_time(&mut self) -> Duration {
         match self.kind() {
             Kind::Reads => self.budget.on_time(self.config.interval),
             // A page is activated once: what is missed is missed.
@@ -226,15 +224,18 @@ impl Daemon {
         (self.random >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Adds to what may be spent on looking, and takes off what was.
+    /// Adds to what may be spent on looking.
     fn earn(&mut self, now: Time) {
-        let cpu = sys::cpu_micros() - self.moving;
-        let micros = now.since(self.credited).as_micros() as f64;
-        let most = self.config.budget * SAVED.as_micros() as f64;
-        let spent = cpu.saturating_sub(self.cpu) as f64;
-        self.credit = (self.credit + self.config.budget * micros - spent).min(most);
+        let most = self.config.budget * SAVED.as_nanos() as f64;
+        let earned = self.config.budget * now.since(self.credited).as_nanos() as f64;
+        self.credit = (self.credit + earned).min(most);
         self.credited = now;
-        self.cpu = cpu;
+    }
+
+    /// Takes off what looking has cost since `cpu` and `moving` were read.
+    fn spend(&mut self, (cpu, moving): (u64, u64)) {
+        let moved = self.moving - moving;
+        self.credit -= (sys::cpu_nanos() - cpu).saturating_sub(moved) as f64;
     }
 
     /// Empties rings, looks and moves, and sleeps, until `end`. True: a signal
@@ -265,6 +266,7 @@ impl Daemon {
         if !self.trace.watching() {
             return;
         }
+        let before = (sys::cpu_nanos(), self.stats.numa_hint_page_cache);
         let (policy, stats) = (&mut self.policy, &mut self.stats);
         let (readers, owners) = (&mut self.readers, &mut self.owners);
         self.trace.drain(|event, time| match event {
@@ -295,19 +297,36 @@ impl Daemon {
                 }
             }
         });
+        let samples = self.stats.numa_hint_page_cache - before.1;
+        if samples >= 100 {
+            let each = (sys::cpu_nanos() - before.0) as f64 / samples as f64;
+            self.handling += (each - self.handling) / 8.0;
+        }
+    }
+
+    /// What a hit and a record cost, with what we do about a record.
+    pub fn costs(&self) -> Costs {
+        Costs {
+            sample: self.costs.sample + self.handling,
+            ..self.costs
+        }
     }
 
     fn finish_phase(&mut self) {
+        if !self.trace.watching() {
+            return;
+        }
         self.drain();
-        let (phase, _) = self.trace.stop(self.costs);
+        let costs = self.costs();
+        let phase = self.trace.stop(costs);
         // What came between the last look and the end.
         self.trace_rest();
         let interval = self.config.interval.as_secs_f64();
         self.stats.sample_duty = phase.on.as_secs_f64() / interval;
         self.stats.sample_stride = self.budget.stride();
-        self.stats.overhead_sampling = self.budget.cost(phase).as_secs_f64() / interval;
+        self.stats.overhead_sampling = costs.of(phase).as_secs_f64() / interval;
         if self.kind() == Kind::Reads {
-            self.budget.learn(phase);
+            self.budget.learn(phase, costs);
         }
     }
 
@@ -335,15 +354,20 @@ impl Daemon {
             self.earn(at);
             if self.credit < 0.0 {
                 // Looking has cost too much: until it is earned again.
-                let micros = -self.credit / self.config.budget.max(1e-6);
-                return Ok(Duration::from_micros(micros as u64).max(Duration::from_millis(1)));
+                let nanos = -self.credit / self.config.budget.max(1e-6);
+                return Ok(Duration::from_nanos(nanos as u64).max(Duration::from_millis(1)));
             }
             match self.policy.next(at) {
                 Next::Nothing => return Ok(self.config.interval),
                 Next::Wait(time) => {
                     return Ok(time.max(Duration::from_millis(1)));
                 }
-                Next::Batch(batch) => self.promote(&batch)?,
+                Next::Batch(batch) => {
+                    let spent = (sys::cpu_nanos(), self.moving);
+                    self.promote(&batch)?;
+                    self.spend(spent);
+                    self.drain();
+                }
             }
         }
     }
@@ -495,22 +519,19 @@ impl Daemon {
     fn folios(&mut self, window: &Window, pages: &[usize]) -> Vec<Folio> {
         match &mut self.frames {
             Some(frames) => frames.folios(window, pages),
-            None => pages
-                .iter()
-                .map(|&page| Folio { page, pages: 1 })
-                .collect(),
+            None => pages.iter().map(|&page| Folio { page, pages: 1 }).collect(),
         }
     }
 
     fn migrate(&mut self, window: &Window, folios: &[Folio], to: u32) -> io::Result<Vec<bool>> {
-        let before = sys::cpu_micros();
+        let before = sys::cpu_nanos();
         let (moved, failed) = match window.migrate(folios, to, true) {
             Err(err) if err.raw_os_error() == Some(libc::EPERM) => {
                 window.migrate(folios, to, false)?
             }
             other => other?,
         };
-        self.moving += sys::cpu_micros() - before;
+        self.moving += sys::cpu_nanos() - before;
         let pages = sum_where(folios, &moved);
         self.policy.rate.moved(pages, now());
         self.stats.numa_pages_migrated += pages;
@@ -643,9 +664,17 @@ impl Daemon {
             let Some((id, file, first)) = self.walk(false) else {
                 return Ok(());
             };
-            let all = 0..WINDOW as usize;
-            let Some((window, nodes)) = self.look(&file, first, &[all]) else {
-                continue;
+            let spent = (sys::cpu_nanos(), self.moving);
+            self.learn_frames(id, &file, first, at);
+            self.spend(spent);
+        }
+    }
+
+    fn learn_frames(&mut self, id: FileId, file: &File, first: u64, at: Time) {
+        let all = 0..WINDOW as usize;
+        {
+            let Some((window, nodes)) = self.look(file, first, &[all]) else {
+                return;
             };
             self.stats.disk_reads += window.disk_reads;
             let slow: Vec<usize> = nodes
@@ -654,7 +683,7 @@ impl Daemon {
                 .map(|&(page, _)| page)
                 .collect();
             let Some(frames) = &mut self.frames else {
-                return Ok(());
+                return;
             };
             for (pfn, page) in frames.pfns(&window, &slow).into_iter().zip(slow) {
                 let Some(pfn) = pfn else {

@@ -272,7 +272,9 @@ impl Files {
                 todo.extend(entries.map(|entry| entry.path()));
             } else if meta.is_file() && self.walked.files.len() < MOST_WALKED {
                 let dev = *devices.entry(meta.dev()).or_insert_with(|| {
-                    let mount = open(&path, 0).ok().and_then(|file| self.mount_of(&file, None));
+                    let mount = open(&path, 0)
+                        .ok()
+                        .and_then(|file| self.mount_of(&file, None));
                     match mount {
                         Some(mount) if mount.kind == "btrfs" => mount.dev,
                         _ => kernel_dev(meta.dev()),
@@ -298,7 +300,10 @@ impl Files {
         }
         let mut known: HashSet<FileId> = self.ways.keys().copied().collect();
         for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let pid = process.file_name().to_str().and_then(|name| name.parse().ok());
+            let pid = process
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok());
             let Some(pid) = pid.filter(|&pid: &u32| pid != std::process::id()) else {
                 continue;
             };
@@ -430,7 +435,8 @@ mod tests {
     }
 
     fn dir(name: &str) -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("hugeswap-files-{name}-{}", std::process::id()));
+        let dir =
+            std::env::temp_dir().join(format!("hugeswap-files-{name}-{}", std::process::id()));
         fs::create_dir_all(dir.join("below")).unwrap();
         dir
     }

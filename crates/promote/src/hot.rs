@@ -163,7 +163,10 @@ mod tests {
         let mut hot = hot(100);
         hot.access(block(1), at(0));
         assert!(!hot.access(block(1), at(60_001)));
-        assert!(hot.access(block(1), at(120_000)), "counted from the new first");
+        assert!(
+            hot.access(block(1), at(120_000)),
+            "counted from the new first"
+        );
         hot.access(block(2), at(120_000));
         assert!(!hot.access(block(2), at(400_000)));
     }

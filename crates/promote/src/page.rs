@@ -57,9 +57,6 @@ mod tests {
     #[test]
     fn device_numbers_are_the_kernels() {
         assert_eq!(kernel_dev(libc::makedev(8, 1)), (8 << 20) | 1);
-        assert_eq!(
-            kernel_dev(libc::makedev(259, 70_000)),
-            (259 << 20) | 70_000
-        );
+        assert_eq!(kernel_dev(libc::makedev(259, 70_000)), (259 << 20) | 70_000);
     }
 }

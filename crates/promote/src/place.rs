@@ -260,7 +260,8 @@ mod tests {
     use super::*;
 
     fn file(name: &str, pages: usize) -> (std::path::PathBuf, File) {
-        let path = std::env::temp_dir().join(format!("hugeswap-place-{name}-{}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("hugeswap-place-{name}-{}", std::process::id()));
         let mut file = File::options()
             .read(true)
             .write(true)
@@ -295,8 +296,10 @@ mod tests {
         let folios: Vec<Folio> = (0..64).map(|page| Folio { page, pages: 1 }).collect();
         let node = crate::tiers::nodes().unwrap()[0];
         let (moved, failed) = window.migrate(&folios, node, false).unwrap();
-        assert!(moved[0], "the page that is left is where it was");
-        assert_eq!(failed.gone, 63);
+        // The page that is left may have been in a large folio, which is
+        // split now, and unmapped by that.
+        assert!(moved[1..].iter().all(|&moved| !moved));
+        assert_eq!(failed.gone + u64::from(moved[0]), 64);
         assert_eq!(window.nodes(&[0..64]).unwrap().len(), 1);
         std::fs::remove_file(path).unwrap();
     }

@@ -164,13 +164,7 @@ pub fn perf_event(what: Perf, cpu: u32) -> io::Result<OwnedFd> {
 /// Records of `event` go to the ring of `to`.
 pub fn perf_redirect(event: BorrowedFd, to: BorrowedFd) -> io::Result<()> {
     // SAFETY: the request takes a descriptor.
-    let ret = unsafe {
-        libc::ioctl(
-            event.as_raw_fd(),
-            PERF_EVENT_IOC_SET_OUTPUT,
-            to.as_raw_fd(),
-        )
-    };
+    let ret = unsafe { libc::ioctl(event.as_raw_fd(), PERF_EVENT_IOC_SET_OUTPUT, to.as_raw_fd()) };
     check(ret.into()).map(drop)
 }
 
@@ -401,11 +395,24 @@ pub fn major_faults() -> u64 {
     usage(libc::RUSAGE_THREAD).ru_majflt as u64
 }
 
-/// Processor time of this process, in microseconds.
-pub fn cpu_micros() -> u64 {
-    let usage = usage(libc::RUSAGE_SELF);
-    let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
-    micros(usage.ru_utime) + micros(usage.ru_stime)
+/// Processor time of this thread, in nanoseconds.
+pub fn cpu_nanos() -> u64 {
+    nanos(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// The clock that the records are stamped with, in microseconds.
+pub fn monotonic_micros() -> u64 {
+    nanos(libc::CLOCK_MONOTONIC) / 1000
+}
+
+fn nanos(clock: libc::clockid_t) -> u64 {
+    // SAFETY: the kernel fills the timespec.
+    let time = unsafe {
+        let mut time = std::mem::zeroed::<libc::timespec>();
+        libc::clock_gettime(clock, &mut time);
+        time
+    };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 fn usage(who: libc::c_int) -> libc::rusage {
@@ -533,16 +540,6 @@ pub fn wait(fds: &[BorrowedFd], timeout: std::time::Duration) -> io::Result<Vec<
         Err(err) if err.kind() != io::ErrorKind::Interrupted => Err(err),
         Err(_) => Ok(vec![false; fds.len()]),
         Ok(_) => Ok(polled.iter().map(|fd| fd.revents != 0).collect()),
-    }
-}
-
-/// The clock that the records are stamped with, in microseconds.
-pub fn monotonic_micros() -> u64 {
-    // SAFETY: the kernel fills the timespec.
-    unsafe {
-        let mut time = std::mem::zeroed::<libc::timespec>();
-        libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time);
-        time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
     }
 }
 

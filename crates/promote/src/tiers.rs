@@ -41,7 +41,9 @@ fn tiers_in(dir: &Path) -> Vec<Vec<u32>> {
     let mut found: Vec<(u32, Vec<u32>)> = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let rank = name.to_str().and_then(|name| name.strip_prefix("memory_tier"));
+        let rank = name
+            .to_str()
+            .and_then(|name| name.strip_prefix("memory_tier"));
         let Some(rank) = rank.and_then(|rank| rank.parse().ok()) else {
             continue;
         };
@@ -95,7 +97,10 @@ fn choose(
         ([], Some(to)) => nodes.iter().copied().filter(|&node| node != to).collect(),
         ([], None) => Vec::new(),
     };
-    let slow: Vec<u32> = slow.into_iter().filter(|node| nodes.contains(node)).collect();
+    let slow: Vec<u32> = slow
+        .into_iter()
+        .filter(|node| nodes.contains(node))
+        .collect();
     if slow.is_empty() {
         return Err(if nodes.len() == 1 {
             "this machine has one memory node: there is nothing to promote".to_owned()

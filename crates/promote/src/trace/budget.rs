@@ -15,7 +15,7 @@ use std::time::Duration;
 pub struct Costs {
     /// One hit of the tracepoint.
     pub event: f64,
-    /// One record, on top of that: written, read, remembered.
+    /// One record, on top of that.
     pub sample: f64,
 }
 
@@ -26,6 +26,14 @@ impl Default for Costs {
             event: 400.0,
             sample: 3000.0,
         }
+    }
+}
+
+impl Costs {
+    /// Processor time that a phase has cost, on its processor.
+    pub fn of(&self, phase: Phase) -> Duration {
+        let ns = phase.events as f64 * self.event + phase.samples as f64 * self.sample;
+        Duration::from_nanos(ns as u64)
     }
 }
 
@@ -42,27 +50,36 @@ pub const STRIDES: [u64; 4] = [1, 4, 16, 64];
 #[derive(Debug)]
 pub struct Budget {
     share: f64,
-    costs: Costs,
     duty: f64,
     stride: u64,
+    /// Time to watch that was too short to be used.
+    saved: Duration,
 }
 
-const LEAST_DUTY: f64 = 0.002;
+const LEAST_DUTY: f64 = 1e-6;
+/// Shorter phases are not worth switching the tracepoint on: they are saved up.
+const SHORTEST: Duration = Duration::from_millis(2);
 
 impl Budget {
-    pub fn new(share: f64, costs: Costs) -> Budget {
+    pub fn new(share: f64) -> Budget {
         Budget {
             share,
-            costs,
             // Learn what is going on before watching for long.
-            duty: 0.02,
+            duty: 0.05,
             stride: 16,
+            saved: Duration::ZERO,
         }
     }
 
-    /// How long to watch within `interval`.
-    pub fn on_time(&self, interval: Duration) -> Duration {
-        interval.mul_f64(self.duty)
+    /// How long to watch within the `interval` that begins; may be zero.
+    pub fn on_time(&mut self, interval: Duration) -> Duration {
+        let on = self.saved + interval.mul_f64(self.duty);
+        if on < SHORTEST {
+            self.saved = on;
+            return Duration::ZERO;
+        }
+        self.saved = Duration::ZERO;
+        on.min(interval)
     }
 
     pub fn duty(&self) -> f64 {
@@ -73,21 +90,15 @@ impl Budget {
         self.stride
     }
 
-    /// Processor time that a phase has cost, on its processor.
-    pub fn cost(&self, phase: Phase) -> Duration {
-        let ns = phase.events as f64 * self.costs.event + phase.samples as f64 * self.costs.sample;
-        Duration::from_nanos(ns as u64)
-    }
-
     /// Learns from a phase, for the next one.
-    pub fn learn(&mut self, phase: Phase) {
+    pub fn learn(&mut self, phase: Phase, costs: Costs) {
         let seconds = phase.on.as_secs_f64();
         if seconds <= 0.0 {
             return;
         }
-        let events = phase.events as f64 / seconds * self.costs.event / 1e9;
+        let events = phase.events as f64 / seconds * costs.event / 1e9;
         let unfiltered = (phase.samples * self.stride).min(phase.events) as f64;
-        let samples = unfiltered / seconds * self.costs.sample / 1e9;
+        let samples = unfiltered / seconds * costs.sample / 1e9;
         // Records may cost as much as the hits do, or half of the budget.
         let allowed = events.max(self.share / 2.0);
         self.stride = STRIDES
@@ -95,9 +106,13 @@ impl Budget {
             .find(|&stride| samples / stride as f64 <= allowed)
             .unwrap_or(STRIDES[STRIDES.len() - 1]);
         let on = events + samples / self.stride as f64;
-        let duty = if on > self.share { self.share / on } else { 1.0 };
+        let duty = if on > self.share {
+            self.share / on
+        } else {
+            1.0
+        };
         // Down at once, up by and by.
-        self.duty = duty.min(self.duty * 3.0).max(LEAST_DUTY);
+        self.duty = duty.min(self.duty * 5.0).max(LEAST_DUTY);
     }
 }
 
@@ -114,8 +129,8 @@ mod tests {
     /// processor that watching it costs in the end.
     fn settle(budget: &mut Budget, rate: f64) -> f64 {
         let interval = Duration::from_secs(1);
-        let mut share = 0.0;
-        for _ in 0..20 {
+        let (mut cost, mut intervals) = (Duration::ZERO, 0);
+        for turn in 0..100 {
             let on = budget.on_time(interval);
             let events = (rate * on.as_secs_f64()) as u64;
             let phase = Phase {
@@ -123,15 +138,18 @@ mod tests {
                 events,
                 samples: events / budget.stride(),
             };
-            share = budget.cost(phase).as_secs_f64();
-            budget.learn(phase);
+            if turn >= 20 {
+                cost += COSTS.of(phase);
+                intervals += 1;
+            }
+            budget.learn(phase, COSTS);
         }
-        share
+        cost.as_secs_f64() / f64::from(intervals)
     }
 
     #[test]
     fn a_quiet_machine_is_watched_always_and_wholly() {
-        let mut budget = Budget::new(0.01, COSTS);
+        let mut budget = Budget::new(0.01);
         settle(&mut budget, 1000.0);
         assert_eq!(budget.duty(), 1.0);
         assert_eq!(budget.stride(), 1);
@@ -141,11 +159,11 @@ mod tests {
     fn the_budget_holds_under_any_load() {
         for share in [0.001, 0.01, 0.1] {
             for rate in [1e3, 1e5, 1e6, 1e7] {
-                let mut budget = Budget::new(share, COSTS);
+                let mut budget = Budget::new(share);
                 let cost = settle(&mut budget, rate);
                 assert!(cost <= share * 1.05, "{cost} of {share} at {rate}");
                 assert!(
-                    budget.duty() > 0.99 || cost > share * 0.5 || budget.duty() <= LEAST_DUTY,
+                    budget.duty() > 0.99 || cost > share * 0.5,
                     "{cost} of {share} at {rate}: the budget is used"
                 );
             }
@@ -154,13 +172,16 @@ mod tests {
 
     #[test]
     fn a_burst_is_answered_at_once() {
-        let mut budget = Budget::new(0.01, COSTS);
+        let mut budget = Budget::new(0.01);
         settle(&mut budget, 1000.0);
-        budget.learn(Phase {
-            on: Duration::from_secs(1),
-            events: 1_000_000,
-            samples: 1_000_000,
-        });
+        budget.learn(
+            Phase {
+                on: Duration::from_secs(1),
+                events: 1_000_000,
+                samples: 1_000_000,
+            },
+            COSTS,
+        );
         assert!(budget.duty() < 0.1);
         assert!(budget.stride() > 1);
     }

@@ -27,9 +27,8 @@ pub fn field(format: &str, name: &str) -> Option<Field> {
         if declaration.rsplit([' ', '*']).next() != Some(name) {
             continue;
         }
-        let mut number = |prefix: &str| -> Option<usize> {
-            parts.next()?.strip_prefix(prefix)?.parse().ok()
-        };
+        let mut number =
+            |prefix: &str| -> Option<usize> { parts.next()?.strip_prefix(prefix)?.parse().ok() };
         let field = Field {
             offset: number("offset:")?,
             size: number("size:")?,

@@ -325,37 +325,32 @@ impl Trace {
         self.since.is_some()
     }
 
-    /// Ends the phase, and says what it brought on the busiest processor, and
-    /// the samples of all.
-    pub fn stop(&mut self, costs: Costs) -> (Phase, u64) {
+    /// Ends the phase, and says what it brought on the busiest processor.
+    pub fn stop(&mut self, costs: Costs) -> Phase {
         let Some(since) = self.since.take() else {
-            return (Phase::default(), 0);
+            return Phase::default();
         };
         let on = since.elapsed();
         let mut busiest = Phase {
             on,
             ..Phase::default()
         };
-        let mut all = 0;
-        let price =
-            |phase: &Phase| phase.events as f64 * costs.event + phase.samples as f64 * costs.sample;
         for cpu in &self.cpus {
             let events = match &cpu.open {
                 Some((_, counter)) => count(counter.as_fd()).unwrap_or(0),
                 None => 0,
             };
-            all += cpu.samples;
             let phase = Phase {
                 on,
                 events: events.max(cpu.samples),
                 samples: cpu.samples,
             };
-            if price(&phase) > price(&busiest) {
+            if costs.of(phase) > costs.of(busiest) {
                 busiest = phase;
             }
         }
         self.close();
-        (busiest, all)
+        busiest
     }
 
     /// What to wait for.
@@ -392,8 +387,8 @@ impl Trace {
     /// What a hit and a record cost on this machine, measured on reads of our
     /// own program file; `None` where its reads hit no tracepoint.
     pub fn calibrate(&mut self) -> Option<Costs> {
-        const READS: u32 = 4000;
-        const ROUNDS: usize = 3;
+        const READS: u32 = 1000;
+        const ROUNDS: usize = 5;
         if self.points.kind != Kind::Reads {
             return None;
         }
@@ -430,10 +425,9 @@ impl Trace {
         }
         self.lost = 0;
         let [off, filtered, recorded] = best;
-        // Remembering what was recorded is about as dear as recording it.
         Some(Costs {
             event: (filtered - off).clamp(20.0, 5_000.0),
-            sample: (2.0 * (recorded - filtered)).clamp(100.0, 50_000.0),
+            sample: (recorded - filtered).clamp(100.0, 50_000.0),
         })
     }
 }
