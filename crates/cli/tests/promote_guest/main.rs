@@ -1,0 +1,59 @@
+//! `hugeswap promote` on a machine with two memory nodes: a stock Debian kernel
+//! under QEMU with software emulation, where node 1 has memory and no
+//! processor. The guest runs the real binary; `init.sh` there runs the
+//! scenarios and says how each went.
+//!
+//! `./test` fetches the kernels to `target/guest`.
+
+mod guest;
+
+use guest::Guest;
+
+/// The newest kernel, with an event for reads.
+const READS: &str = "linux-image-6.12-cloud-amd64";
+/// Debian 12's own, without it and with the classic lists of pages.
+const ACTIVATIONS: &str = "linux-image-cloud-amd64";
+
+#[test]
+fn promotes_what_is_read_again() {
+    let report = Guest::new(READS).run(&["reads", "rate", "tiers", "errors"]);
+    report.passed(&[
+        "off-nothing-moves",
+        "read-once-stays",
+        "hot-is-promoted",
+        "nothing-read-from-disk",
+        "contents-are-the-same",
+        "clean-stop",
+        "counters",
+        "looking-leaves-no-marks",
+        "rate-limit-holds",
+        "tiers-promote",
+        "no-such-node",
+        "no-permission",
+    ]);
+}
+
+#[test]
+fn file_systems_and_files_that_go_away() {
+    let report = Guest::new(READS).run(&["files"]);
+    report.passed(&[
+        "xfs-is-promoted",
+        "btrfs-is-promoted",
+        "deleted-is-promoted",
+        "survives-changes",
+        "container-is-promoted",
+        "others-are-not",
+    ]);
+}
+
+#[test]
+fn a_hot_set_larger_than_the_fast_node() {
+    let report = Guest::new(READS).fast_mib(320).run(&["thrash"]);
+    report.passed(&["bounded-on", "bounded-demote", "bounded-kernel"]);
+}
+
+#[test]
+fn a_kernel_without_the_event_for_reads() {
+    let report = Guest::new(ACTIVATIONS).run(&["activations"]);
+    report.passed(&["watches-activations", "read-once-stays", "hot-is-promoted"]);
+}

@@ -1,0 +1,74 @@
+# Other file systems, and files that go away meanwhile.
+for kind in xfs btrfs; do
+    case $kind in xfs) disk=vdb ;; btrfs) disk=vdc ;; esac
+    mount -t $kind /dev/$disk /mnt || continue
+    make /mnt/file 24
+    on_slow /mnt/file
+    start
+    reads=$(sectors $disk)
+    # Somebody has it open: there is no other way to it by its inode.
+    check "$kind-is-promoted" "$(guest where /mnt/file) $(tail -n 1 /run/log)" promoted /mnt/file
+    echo "NOTE $kind: on node 0 after $((rounds * 5)) reads"
+    check "$kind-not-from-disk" "$reads, $(sectors $disk)" [ "$(sectors $disk)" = "$reads" ]
+    stop
+    umount /mnt
+    check "$kind-not-kept-busy" "umount" [ $? = 0 ]
+done
+
+mount -t ext4 /dev/vda /mnt
+# Deleted while a program reads it.
+make /mnt/deleted 8
+on_slow /mnt/deleted
+start
+guest hold /mnt/deleted 5 > /run/held &
+holder=$!
+sleep 0.3
+rm /mnt/deleted
+wait $holder
+check "deleted-is-promoted" "$(cat /run/held)" [ "$(field node0 "$(cat /run/held)")" -ge 2000 ]
+
+# Truncated, replaced, its reader killed: nothing happens to us.
+make /mnt/shrinks 16
+on_slow /mnt/shrinks
+guest hold /mnt/shrinks 20 > /dev/null &
+holder=$!
+for i in 1 2 3 4 5 6 7 8; do
+    truncate -s $((16 - 2 * i))M /mnt/shrinks
+    sleep 0.2
+done
+kill -9 $holder
+wait $holder
+make /mnt/new 4
+mv /mnt/new /mnt/shrinks
+guest loop /mnt/shrinks 3 > /run/loop
+sleep 0.5
+check "survives-changes" "$(cat /run/err)" kill -0 $daemon
+stop
+check "ends-well-after-changes" "status $status, $(cat /run/err)" [ $status = 0 ]
+
+# A mount that only a container sees.
+make /mnt/image 1
+umount /mnt
+on_slow_container() {
+    unshare -m sh -c 'mount -t xfs /dev/vdb /mnt && echo 1 > /proc/sys/vm/drop_caches &&
+        guest bind 1 cat /mnt/file > /dev/null && guest hold /mnt/file 6'
+}
+start
+on_slow_container > /run/held
+stop
+check "container-is-promoted" "$(cat /run/held), $(tail -n 1 /run/log)" [ "$(field node0 "$(cat /run/held)")" -ge 6000 ]
+
+# --path: only what is below it.
+mount -t ext4 /dev/vda /mnt
+mkdir -p /mnt/in /mnt/out
+make /mnt/in/file 8
+make /mnt/out/file 8
+echo 1 > /proc/sys/vm/drop_caches
+guest bind 1 cat /mnt/in/file /mnt/out/file > /dev/null
+start --path /mnt/in
+check "path-is-promoted" "$(guest where /mnt/in/file)" promoted /mnt/in/file
+guest loop /mnt/out/file 10 > /run/loop
+sleep 0.5
+stop
+check "others-are-not" "$(guest where /mnt/out/file)" [ "$(field node0 "$(guest where /mnt/out/file)")" = 0 ]
+umount /mnt
