@@ -62,7 +62,7 @@ const DEMOTE_PAGES: u64 = 4096;
 /// Windows looked at for cold pages in one interval.
 const DEMOTE_LOOKS: usize = 256;
 /// A pass over all known files is not begun again sooner.
-const SCAN_PAUSE: Duration = Duration::from_secs(10);
+const SCAN_PAUSE: Duration = Duration::from_secs(2);
 
 /// A walk over all windows of the known files, a few at a time.
 #[derive(Debug, Default)]
@@ -166,7 +166,7 @@ impl Daemon {
                     return Ok(End::Signal);
                 }
                 if !on.is_zero() {
-                    self.trace.start(self.budget.stride())?;
+                    self.trace.start(self.period())?;
                 }
                 let stopped = self.work_until(start.after(on), signals)?;
                 self.finish_phase();
@@ -174,7 +174,7 @@ impl Daemon {
                     return Ok(End::Signal);
                 }
                 if self.kind() == Kind::Activations {
-                    self.scan(end)?;
+                    self.scan(end);
                 }
             }
             if self.work_until(end, signals)? {
@@ -212,6 +212,13 @@ impl Daemon {
             Kind::Reads => self.budget.on_time(self.config.interval),
             // A page is activated once: what is missed is missed.
             Kind::Activations => self.config.interval,
+        }
+    }
+
+    fn period(&self) -> u64 {
+        match self.kind() {
+            Kind::Reads => self.budget.period(),
+            Kind::Activations => 1,
         }
     }
 
@@ -323,7 +330,7 @@ impl Daemon {
         self.trace_rest();
         let interval = self.config.interval.as_secs_f64();
         self.stats.sample_duty = phase.on.as_secs_f64() / interval;
-        self.stats.sample_stride = self.budget.stride();
+        self.stats.sample_period = self.period();
         self.stats.overhead_sampling = costs.of(phase).as_secs_f64() / interval;
         if self.kind() == Kind::Reads {
             self.budget.learn(phase, costs);
@@ -654,49 +661,52 @@ impl Daemon {
     /// Where the kernel names frames only: learns which frames on the slow
     /// nodes are of which file, and takes those that the kernel has activated
     /// before for hot.
-    fn scan(&mut self, end: Time) -> io::Result<()> {
+    fn scan(&mut self, end: Time) {
         loop {
             let at = now();
             self.earn(at);
             if at >= end || self.credit < 0.0 {
-                return Ok(());
+                return;
             }
-            let Some((id, file, first)) = self.walk(false) else {
-                return Ok(());
-            };
             let spent = (sys::cpu_nanos(), self.moving);
-            self.learn_frames(id, &file, first, at);
+            let next = self.walk(false);
+            if let Some((id, file, first)) = &next {
+                self.learn_frames(*id, file, *first, at);
+            }
             self.spend(spent);
+            if next.is_none() {
+                return;
+            }
         }
     }
 
     fn learn_frames(&mut self, id: FileId, file: &File, first: u64, at: Time) {
         let all = 0..WINDOW as usize;
-        {
-            let Some((window, nodes)) = self.look(file, first, &[all]) else {
-                return;
-            };
-            self.stats.disk_reads += window.disk_reads;
-            let slow: Vec<usize> = nodes
-                .iter()
-                .filter(|&&(_, node)| self.config.routes.iter().any(|route| route.from == node))
-                .map(|&(page, _)| page)
-                .collect();
-            let Some(frames) = &mut self.frames else {
-                return;
-            };
-            for (pfn, page) in frames.pfns(&window, &slow).into_iter().zip(slow) {
-                let Some(pfn) = pfn else {
-                    continue;
-                };
-                let page = first + page as u64;
-                if self.owners.len() >= MOST_FRAMES {
-                    self.owners.clear();
-                }
-                self.owners.insert(pfn, (id, page));
-                if frames.active(pfn) {
-                    self.policy.activated(id, page, at);
-                }
+        let Some((window, nodes)) = self.look(file, first, &[all]) else {
+            return;
+        };
+        self.stats.disk_reads += window.disk_reads;
+        let slow: Vec<usize> = nodes
+            .iter()
+            .filter(|&&(_, node)| self.config.routes.iter().any(|route| route.from == node))
+            .map(|&(page, _)| page)
+            .collect();
+        let Some(frames) = &mut self.frames else {
+            return;
+        };
+        let (pages, pfns): (Vec<u64>, Vec<u64>) = frames
+            .pfns(&window, &slow)
+            .into_iter()
+            .zip(slow)
+            .filter_map(|(pfn, page)| Some((first + page as u64, pfn?)))
+            .unzip();
+        for ((&page, &pfn), active) in pages.iter().zip(&pfns).zip(frames.active(&pfns)) {
+            if self.owners.len() >= MOST_FRAMES {
+                self.owners.clear();
+            }
+            self.owners.insert(pfn, (id, page));
+            if active {
+                self.policy.activated(id, page, at);
             }
         }
     }

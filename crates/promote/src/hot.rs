@@ -50,13 +50,31 @@ impl Hot {
 
     /// Notes an access; says whether the block is hot now.
     pub fn access(&mut self, block: Block, now: Time) -> bool {
-        self.turn(now);
-        if let Some(seen) = self.young.get_mut(&block) {
-            let hot = second(seen, self.window, self.gap, now);
-            seen.last = now;
-            return hot;
+        let (window, gap) = (self.window, self.gap);
+        let seen = self.seen(block, now);
+        let hot = second(seen, window, gap, now);
+        seen.last = now;
+        hot
+    }
+
+    /// Notes what others have found to be a second access.
+    pub fn activated(&mut self, block: Block, now: Time) -> bool {
+        let seen = self.seen(block, now);
+        seen.last = now;
+        now >= seen.rest_until
+    }
+
+    /// The entry of a block among the young; a new one, if need be.
+    fn seen(&mut self, block: Block, now: Time) -> &mut Seen {
+        if now.since(self.born) > self.window {
+            self.next_generation(now);
         }
-        let mut seen = match self.old.remove(&block) {
+        let known = self
+            .young
+            .get(&block)
+            .copied()
+            .or_else(|| self.old.remove(&block));
+        let seen = match known {
             Some(seen) if now.since(seen.last) <= self.window => seen,
             _ => Seen {
                 first: now,
@@ -64,14 +82,13 @@ impl Hot {
                 rest_until: Time(0),
             },
         };
-        let hot = second(&seen, self.window, self.gap, now);
-        seen.last = now;
-        if self.young.len() >= self.capacity {
+        if self.young.len() >= self.capacity && !self.young.contains_key(&block) {
             self.overflows += 1;
             self.next_generation(now);
         }
-        self.young.insert(block, seen);
-        hot
+        let entry = self.young.entry(block).or_insert(seen);
+        *entry = seen;
+        entry
     }
 
     /// Nothing is to do for `block` until `then`, hot or not.
@@ -95,13 +112,6 @@ impl Hot {
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    fn turn(&mut self, now: Time) {
-        // A whole window each: what is within the window is in one of the two.
-        if now.since(self.born) > self.window {
-            self.next_generation(now);
-        }
     }
 
     fn next_generation(&mut self, now: Time) {

@@ -2,8 +2,7 @@
 //!
 //! `move_pages` acts on what is in a page table. So a part of the file is
 //! mapped, the pages that `mincore` finds in the page cache are entered into
-//! our page table (by the kernel, without touching them), asked for, moved,
-//! and unmapped again. Nothing is read from a disk, unless a page leaves the
+//! our page table, asked for, moved, and unmapped again. Nothing is read from a disk, unless a page leaves the
 //! cache between the two steps: such reads show as major faults and are
 //! counted. The pages' marks of age stay as they were (`sys::Mapping`).
 
@@ -15,6 +14,7 @@ use std::os::unix::fs::FileExt;
 
 use serde::Serialize;
 
+use crate::page::BLOCK_PAGES;
 use crate::sys::{self, Mapping};
 
 /// Why folios stayed where they were; in pages.
@@ -84,30 +84,31 @@ impl Window {
     /// The nodes of the pages in `wanted` that are in the page cache.
     pub fn nodes(&mut self, wanted: &[Range<usize>]) -> io::Result<Vec<(usize, u32)>> {
         let resident = self.mapping.resident()?;
-        let mut pages = Vec::new();
-        let before = sys::major_faults();
-        for range in wanted {
-            let range = range.start..range.end.min(self.pages);
-            let mut at = range.start;
-            while at < range.end {
-                let run = resident[at..range.end]
-                    .iter()
-                    .take_while(|&&byte| byte & 1 != 0)
-                    .count();
-                if run > 0 {
-                    // What can't be entered (truncated, unreadable) has no
-                    // node below; that is all that there is to know.
-                    let _ = self.mapping.populate(at, run);
-                    pages.extend(at..at + run);
-                }
-                at += run.max(1);
-            }
-        }
-        self.disk_reads += sys::major_faults() - before;
+        let pages: Vec<usize> = wanted
+            .iter()
+            .flat_map(|range| range.start..range.end.min(self.pages))
+            .filter(|&page| resident[page] & 1 != 0)
+            .collect();
         if pages.is_empty() {
             return Ok(Vec::new());
         }
-        let nodes = self.mapping.nodes(&pages)?;
+        let before = sys::major_faults();
+        // One page of each 64 KiB: the kernel enters its neighbours too. Then
+        // those that it has left out. What can't be entered (truncated,
+        // unreadable) has no node; that is all that there is to know.
+        let mut seldom = pages.clone();
+        seldom.dedup_by_key(|page| *page / BLOCK_PAGES as usize);
+        self.mapping.enter(&seldom)?;
+        let mut nodes = self.mapping.nodes(&pages)?;
+        let missed: Vec<usize> = (0..pages.len()).filter(|&at| nodes[at] < 0).collect();
+        if !missed.is_empty() {
+            let again: Vec<usize> = missed.iter().map(|&at| pages[at]).collect();
+            self.mapping.enter(&again)?;
+            for (at, node) in missed.into_iter().zip(self.mapping.nodes(&again)?) {
+                nodes[at] = node;
+            }
+        }
+        self.disk_reads += sys::major_faults() - before;
         Ok(pages
             .into_iter()
             .zip(nodes)
@@ -246,9 +247,12 @@ impl Frames {
         folios
     }
 
-    /// Is the frame on the kernel's active list?
-    pub fn active(&mut self, pfn: u64) -> bool {
-        self.flags(pfn) & ACTIVE != 0
+    /// Which frames are on the kernel's active list.
+    pub fn active(&mut self, pfns: &[u64]) -> Vec<bool> {
+        self.forget();
+        pfns.iter()
+            .map(|&pfn| self.flags(pfn) & ACTIVE != 0)
+            .collect()
     }
 }
 

@@ -123,8 +123,9 @@ impl Policy {
     pub fn activated(&mut self, file: FileId, page: u64, now: Time) {
         let index = page / BLOCK_PAGES;
         let block = Block { file, index };
-        self.hot.access(block, now);
-        self.enqueue(block, now);
+        if self.hot.activated(block, now) {
+            self.enqueue(block, now);
+        }
     }
 
     fn enqueue(&mut self, block: Block, now: Time) {

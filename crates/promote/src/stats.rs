@@ -45,9 +45,8 @@ pub struct Stats {
     pub table_full: u64,
     /// Blocks that are remembered now.
     pub table_blocks: usize,
-    /// Of the accesses those that begin at a multiple of so many pages are
-    /// recorded.
-    pub sample_stride: u64,
+    /// One of so many accesses was recorded in the last interval.
+    pub sample_period: u64,
     /// The share of the last interval in which the tracepoint was on.
     pub sample_duty: f64,
     /// What sampling has cost in the last interval, as a share of the busiest

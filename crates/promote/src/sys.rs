@@ -3,9 +3,10 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
 
 use crate::page::PAGE;
 
@@ -116,8 +117,8 @@ pub enum Perf {
     Ring { bytes: u32 },
     /// Counts a tracepoint.
     Count { id: u64 },
-    /// Every hit of a tracepoint becomes a record.
-    Sample { id: u64 },
+    /// One of `period` hits of a tracepoint becomes a record.
+    Sample { id: u64, period: u64 },
 }
 
 /// One event on one CPU, for all processes.
@@ -139,10 +140,10 @@ pub fn perf_event(what: Perf, cpu: u32) -> io::Result<OwnedFd> {
             attr.kind = PERF_TYPE_TRACEPOINT;
             attr.config = id;
         }
-        Perf::Sample { id } => {
+        Perf::Sample { id, period } => {
             attr.kind = PERF_TYPE_TRACEPOINT;
             attr.config = id;
-            attr.sample_period = 1;
+            attr.sample_period = period;
             attr.sample_type = SAMPLE;
             attr.flags = PERF_ATTR_WATERMARK | PERF_ATTR_USE_CLOCKID;
             attr.wakeup_watermark = u32::MAX;
@@ -267,11 +268,21 @@ impl Drop for Ring {
 
 // --- a file's pages ----------------------------------------------------------
 
-const MADV_POPULATE_READ: libc::c_int = 22;
 const MPOL_MF_MOVE: libc::c_int = 1 << 1;
 const MPOL_MF_MOVE_ALL: libc::c_int = 1 << 2;
 
-/// A part of a file, mapped to be looked at; its memory is never read.
+/// A file in memory that what is read is written to; a page of it.
+fn sink() -> io::Result<BorrowedFd<'static>> {
+    static SINK: OnceLock<OwnedFd> = OnceLock::new();
+    if let Some(sink) = SINK.get() {
+        return Ok(sink.as_fd());
+    }
+    // SAFETY: the name ends in 0.
+    let fd = unsafe { owned(libc::memfd_create(c"seen".as_ptr(), libc::MFD_CLOEXEC).into())? };
+    Ok(SINK.get_or_init(|| fd).as_fd())
+}
+
+/// A part of a file, mapped to be looked at.
 pub struct Mapping {
     base: *mut libc::c_void,
     pages: usize,
@@ -333,10 +344,37 @@ impl Mapping {
         Ok(bytes)
     }
 
-    /// Enters pages into our page table. The kernel does it, so a file that
-    /// has become shorter is an error and not a SIGBUS.
-    pub fn populate(&self, first: usize, pages: usize) -> io::Result<()> {
-        self.advise(first, pages, MADV_POPULATE_READ)
+    /// Enters pages into our page table, with what the kernel enters around
+    /// them. A byte of each is written to a file in memory: the kernel reads
+    /// it, so a file that has become shorter is an error and not a SIGBUS.
+    /// (MADV_POPULATE_READ would be simpler, but marks pages accessed.)
+    pub fn enter(&self, pages: &[usize]) -> io::Result<()> {
+        let sink = sink()?;
+        let bytes: Vec<libc::iovec> = pages
+            .iter()
+            .map(|&page| libc::iovec {
+                iov_base: self.address(page),
+                iov_len: 1,
+            })
+            .collect();
+        for mut some in bytes.chunks(512) {
+            while !some.is_empty() {
+                // SAFETY: each byte is in our mapping, which the kernel reads
+                // as it would any address.
+                let ret = unsafe {
+                    libc::pwritev(
+                        sink.as_raw_fd(),
+                        some.as_ptr(),
+                        some.len() as libc::c_int,
+                        0,
+                    )
+                };
+                // What comes after those that were read can't be.
+                let read = usize::try_from(ret).unwrap_or(0);
+                some = some.get(read + 1..).unwrap_or_default();
+            }
+        }
+        Ok(())
     }
 
     /// On which node each of `pages` is; a negative number is an errno.

@@ -1,12 +1,13 @@
 /* What the guest's script needs and busybox has not. Knows nothing of hugeswap.
  *
  *   guest bind NODE COMMAND...    run a command with its memory on a node
+ *   guest make FILE MIB           write a file of numbers that do not repeat
  *   guest where FILE              how many cached pages of a file are on which node
  *   guest flags FILE              how many are referenced and active, by the kernel's marks
  *   guest loop FILE ROUNDS [SIZE] read a file again and again by read(2); sums and times
  *   guest random FILE READS       read 4 KiB pieces at random
  *   guest hold FILE SECONDS       read in a loop for a time, also once it has no name
- *   guest peak SECONDS            most pages migrated within any second
+ *   guest peak FILE               most pages migrated within any second, while FILE is there
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -43,8 +44,9 @@ static char *map_cached(const char *name, size_t *pages, unsigned char **cached)
     madvise(at, *pages * 4096, MADV_RANDOM);
     *cached = malloc(*pages);
     if (mincore(at, *pages * 4096, *cached)) die("mincore");
+    /* By touching: populating would mark the pages accessed. */
     for (size_t i = 0; i < *pages; i++)
-        if ((*cached)[i] & 1) madvise(at + i * 4096, 4096, 22 /* MADV_POPULATE_READ */);
+        if ((*cached)[i] & 1) *(volatile char *)(at + i * 4096);
     close(fd);
     return at;
 }
@@ -58,12 +60,12 @@ static int where(const char *name) {
     size_t pages, count[3] = {0};
     unsigned char *cached;
     char *at = map_cached(name, &pages, &cached);
-    for (size_t i = 0; i < pages; i++) {
-        void *page = at + i * 4096;
-        int status = -1;
-        if (cached[i] & 1) syscall(SYS_move_pages, 0, 1UL, &page, NULL, &status, 0);
-        count[status == 0 ? 0 : status == 1 ? 1 : 2]++;
-    }
+    void **all = malloc(pages * sizeof *all);
+    int *status = malloc(pages * sizeof *status);
+    for (size_t i = 0; i < pages; i++) all[i] = at + i * 4096;
+    if (syscall(SYS_move_pages, 0, pages, all, NULL, status, 0)) die("move_pages");
+    for (size_t i = 0; i < pages; i++)
+        count[!(cached[i] & 1) ? 2 : status[i] == 0 ? 0 : status[i] == 1 ? 1 : 2]++;
     printf("node0=%zu node1=%zu none=%zu\n", count[0], count[1], count[2]);
     unmap(at, pages);
     return 0;
@@ -83,6 +85,18 @@ static int flags(const char *name) {
     }
     printf("referenced=%zu active=%zu\n", referenced, active);
     unmap(at, pages);
+    return 0;
+}
+
+static int make(const char *name, size_t mib) {
+    static uint64_t buffer[1 << 17], x = 88172645463325252ULL;
+    int fd = open(name, O_CREAT | O_TRUNC | O_WRONLY, 0644);
+    if (fd < 0) die(name);
+    for (size_t i = 0; i < mib; i++) {
+        for (size_t j = 0; j < 1 << 17; j++) buffer[j] = x += 0x9e3779b97f4a7c15ULL;
+        if (write(fd, buffer, 1 << 20) != 1 << 20) die("write");
+    }
+    if (fsync(fd)) die("fsync");
     return 0;
 }
 
@@ -157,12 +171,11 @@ static unsigned long migrated(void) {
     return at ? strtoul(at + 18, NULL, 10) : 0;
 }
 
-static int peak(double seconds) {
+static int peak(const char *name) {
     static struct { double at; unsigned long sum; } log[100000];
     size_t n = 0, from = 0;
     unsigned long most = 0, first = migrated();
-    double start = now();
-    while (now() - start < seconds && n < 100000) {
+    while (!access(name, F_OK) && n < 100000) {
         log[n].sum = migrated();
         log[n].at = now();
         while (log[n].at - log[from].at > 1.0) from++;
@@ -182,12 +195,13 @@ int main(int argc, char **argv) {
         execvp(argv[3], argv + 3);
         die(argv[3]);
     }
+    if (!strcmp(argv[1], "make") && argc > 3) return make(argv[2], atol(argv[3]));
     if (!strcmp(argv[1], "where")) return where(argv[2]);
     if (!strcmp(argv[1], "flags")) return flags(argv[2]);
     if (!strcmp(argv[1], "loop"))
         return loop(argv[2], atoi(argv[3]), argc > 4 ? atol(argv[4]) : 131072);
     if (!strcmp(argv[1], "random")) return random_reads(argv[2], atol(argv[3]));
     if (!strcmp(argv[1], "hold")) return hold(argv[2], atof(argv[3]));
-    if (!strcmp(argv[1], "peak")) return peak(atof(argv[2]));
+    if (!strcmp(argv[1], "peak")) return peak(argv[2]);
     return 2;
 }

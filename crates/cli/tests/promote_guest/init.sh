@@ -9,7 +9,6 @@ mount -t devtmpfs none /dev
 mkdir -p /mnt /tmp /run
 mount -t tmpfs -o size=64m none /run
 for module in $(cat /modules/order); do insmod /modules/$module || echo "no module $module"; done
-echo 0 > /proc/sys/kernel/printk
 PROMOTE="hugeswap promote --from 1 --to 0 --interval 200ms --overhead-budget 30%"
 
 pass() { echo "PASS $1"; }
@@ -35,9 +34,10 @@ start() {
     $PROMOTE --json "$@" > /run/log 2> /run/err &
     daemon=$!
     # Until it has said what it watches and has drawn its first breath.
-    for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-        [ -s /run/log ] && break
+    tries=0
+    while [ ! -s /run/log ] && [ $tries -lt 100 ]; do
         sleep 0.1
+        tries=$((tries + 1))
     done
 }
 stop() {
@@ -60,10 +60,9 @@ promoted() {
     return 1
 }
 
-# A file of so many MiB: made once, and what it should read as.
+# A file of so many MiB.
 make() {
-    dd if=/dev/urandom of=$1 bs=1M count=$2 2> /dev/null
-    sync
+    guest make $1 $2
 }
 
 for scenario in $(cat /scenarios); do

@@ -1,12 +1,9 @@
 //! How much may be watched: the cost of sampling stays within a share of the
 //! processors' time.
 //!
-//! A tracepoint costs something each time it is hit, also where the filter
-//! drops the record; a record costs more. Two knobs: the *duty*, the share of
-//! the time in which the tracepoint is on at all, and the *stride*: of the
-//! accesses only those are recorded that begin at a multiple of so many pages.
-//! The stride is spatial so that the second access of what was seen once is
-//! seen too.
+//! A tracepoint costs something each time it is hit, and a record more. Two
+//! knobs: the *duty*, the share of the time in which the tracepoint is on at
+//! all, and the *period*: one of so many hits becomes a record.
 
 use std::time::Duration;
 
@@ -45,13 +42,15 @@ pub struct Phase {
     pub samples: u64,
 }
 
-pub const STRIDES: [u64; 4] = [1, 4, 16, 64];
+/// Primes, so that sampling does not keep step with a program that reads the
+/// same file in the same way again and again.
+const PERIODS: [u64; 6] = [1, 3, 7, 13, 31, 61];
 
 #[derive(Debug)]
 pub struct Budget {
     share: f64,
     duty: f64,
-    stride: u64,
+    period: u64,
     /// Time to watch that was too short to be used.
     saved: Duration,
 }
@@ -66,7 +65,7 @@ impl Budget {
             share,
             // Learn what is going on before watching for long.
             duty: 0.05,
-            stride: 16,
+            period: 7,
             saved: Duration::ZERO,
         }
     }
@@ -86,8 +85,8 @@ impl Budget {
         self.duty
     }
 
-    pub fn stride(&self) -> u64 {
-        self.stride
+    pub fn period(&self) -> u64 {
+        self.period
     }
 
     /// Learns from a phase, for the next one.
@@ -97,15 +96,14 @@ impl Budget {
             return;
         }
         let events = phase.events as f64 / seconds * costs.event / 1e9;
-        let unfiltered = (phase.samples * self.stride).min(phase.events) as f64;
-        let samples = unfiltered / seconds * costs.sample / 1e9;
+        let samples = phase.events as f64 / seconds * costs.sample / 1e9;
         // Records may cost as much as the hits do, or half of the budget.
         let allowed = events.max(self.share / 2.0);
-        self.stride = STRIDES
+        self.period = PERIODS
             .into_iter()
-            .find(|&stride| samples / stride as f64 <= allowed)
-            .unwrap_or(STRIDES[STRIDES.len() - 1]);
-        let on = events + samples / self.stride as f64;
+            .find(|&period| samples / period as f64 <= allowed)
+            .unwrap_or(PERIODS[PERIODS.len() - 1]);
+        let on = events + samples / self.period as f64;
         let duty = if on > self.share {
             self.share / on
         } else {
@@ -136,7 +134,7 @@ mod tests {
             let phase = Phase {
                 on,
                 events,
-                samples: events / budget.stride(),
+                samples: events / budget.period(),
             };
             if turn >= 20 {
                 cost += COSTS.of(phase);
@@ -152,7 +150,7 @@ mod tests {
         let mut budget = Budget::new(0.01);
         settle(&mut budget, 1000.0);
         assert_eq!(budget.duty(), 1.0);
-        assert_eq!(budget.stride(), 1);
+        assert_eq!(budget.period(), 1);
     }
 
     #[test]
@@ -183,6 +181,6 @@ mod tests {
             COSTS,
         );
         assert!(budget.duty() < 0.1);
-        assert!(budget.stride() > 1);
+        assert!(budget.period() > 1);
     }
 }

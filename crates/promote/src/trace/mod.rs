@@ -226,7 +226,6 @@ pub struct Trace {
     points: Points,
     cpus: Vec<Cpu>,
     since: Option<Instant>,
-    stride: u64,
     buffer: Vec<u8>,
     /// Records that the kernel had no room for.
     pub lost: u64,
@@ -238,7 +237,6 @@ impl Trace {
             points,
             cpus: Vec::new(),
             since: None,
-            stride: 1,
             buffer: Vec::new(),
             lost: 0,
         };
@@ -276,18 +274,14 @@ impl Trace {
         Ok(())
     }
 
-    /// Starts to watch. Our own reads are left out.
-    pub fn start(&mut self, stride: u64) -> io::Result<()> {
+    /// Starts to watch, one of `period` hits. Our own reads are left out.
+    pub fn start(&mut self, period: u64) -> io::Result<()> {
         if self.since.is_some() {
             return Ok(());
         }
         self.adopt_cpus()?;
-        self.stride = stride;
-        let mut filter = format!("common_pid != {}", std::process::id());
-        if stride > 1 && self.points.kind == Kind::Reads {
-            filter += &format!(" && !(index & {})", stride - 1);
-        }
-        if let Err(err) = self.open(Some(&filter)) {
+        let filter = format!("common_pid != {}", std::process::id());
+        if let Err(err) = self.open(Some(&filter), period) {
             self.close();
             return Err(err);
         }
@@ -295,11 +289,11 @@ impl Trace {
         Ok(())
     }
 
-    fn open(&mut self, filter: Option<&str>) -> io::Result<()> {
+    fn open(&mut self, filter: Option<&str>, period: u64) -> io::Result<()> {
         for cpu in &mut self.cpus {
             let mut events = Vec::new();
             for &(id, _) in &self.points.points {
-                let event = sys::perf_event(Perf::Sample { id }, cpu.number)?;
+                let event = sys::perf_event(Perf::Sample { id, period }, cpu.number)?;
                 if let Some(filter) = filter {
                     sys::perf_filter(event.as_fd(), filter)?;
                 }
@@ -407,8 +401,8 @@ impl Trace {
         for _ in 0..ROUNDS {
             for (mode, best) in best.iter_mut().enumerate() {
                 match mode {
-                    1 => self.open(Some("index > 0xffffffffff")).ok()?,
-                    2 => self.open(None).ok()?,
+                    1 => self.open(Some("index > 0xffffffffff"), 1).ok()?,
+                    2 => self.open(None, 1).ok()?,
                     _ => {}
                 }
                 let time = round();

@@ -1,11 +1,14 @@
 # The rate limit holds over each second, by the kernel's own count.
 mount -t ext4 /dev/vda /mnt
-make /mnt/file 48
+make /mnt/file 24
 on_slow /mnt/file
 start --rate-limit-mbps 8
-guest peak 6 > /run/peak &
+touch /run/go
+guest peak /run/go > /run/peak &
 peak=$!
-for i in 1 2 3 4 5 6 7 8 9 10; do guest loop /mnt/file 3 > /run/loop; sleep 0.3; done
+# Three seconds' worth.
+promoted /mnt/file 20
+rm /run/go
 wait $peak
 stop
 echo "NOTE rate limit 2048 pages a second: $(cat /run/peak)"

@@ -5,8 +5,8 @@ on_slow /mnt/file
 PROMOTE_WAS=$PROMOTE
 PROMOTE="hugeswap promote --interval 200ms --overhead-budget 30%"
 start
-check "tiers-are-found" "$(cat /run/err)" grep -q "node 1 to node 0" /run/err
 check "tiers-promote" "$(guest where /mnt/file)" promoted /mnt/file
+check "tiers-are-found" "$(cat /run/err)" grep -q "node 1 to node 0" /run/err
 stop
 PROMOTE=$PROMOTE_WAS
 umount /mnt
