@@ -1,5 +1,7 @@
 //! `hugeswap promote`: brings hot, unmapped page cache back from slow memory.
 
+mod simulation;
+
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write as _};
 use std::os::fd::AsFd;
@@ -67,6 +69,10 @@ pub struct PromoteArgs {
     #[arg(long)]
     pub json: bool,
 
+    /// Move nothing: run the policy over a trace and a model of two tiers
+    #[arg(long, value_name = "TRACE", conflicts_with_all = ["from", "to", "path", "demote", "observe", "once"])]
+    pub simulate: Option<PathBuf>,
+
     /// Use the kernel's activations, as on kernels without an event for reads
     #[arg(long, hide = true)]
     pub activations: bool,
@@ -108,7 +114,11 @@ fn percent(text: &str) -> Result<f64, String> {
 }
 
 pub fn run(args: &PromoteArgs) -> ExitCode {
-    match start(args) {
+    let done = match &args.simulate {
+        Some(path) => simulation::run(path, args.json),
+        None => start(args),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
             eprintln!("hugeswap: promote: {message}");
@@ -138,6 +148,7 @@ fn start(args: &PromoteArgs) -> Result<(), String> {
         limits: Limits {
             window: args.window,
             rate: args.rate_limit_mbps.map(|rate| rate * MIB / PAGE),
+            seen: tiers::blocks().clamp(1 << 16, 1 << 22) as usize,
             ..Limits::default()
         },
         interval: args.interval,

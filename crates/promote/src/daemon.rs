@@ -47,14 +47,17 @@ pub enum End {
 
 /// Pages of a window: 2 MiB.
 const WINDOW: u64 = BATCH_BLOCKS * BLOCK_PAGES;
-/// File pages on the slow nodes below which there is nothing to watch.
-const NOTHING: u64 = 256;
 /// Frames whose file is remembered.
 const MOST_FRAMES: usize = 1 << 18;
 const MOST_READERS: usize = 1 << 14;
 /// What is saved up of the budget at most, for times in which there is much to
 /// look at.
 const SAVED: Duration = Duration::from_secs(60);
+/// Records wait no longer in a ring: their reader may end soon, and with it the
+/// way to its file.
+const LATENCY: Duration = Duration::from_millis(100);
+/// New files that are looked for at once, after each look into the rings.
+const MOST_NEW: usize = 16;
 /// How long moving may keep us from emptying the rings.
 const SLICE: Duration = Duration::from_millis(50);
 /// Room that is made at once by demotion: 16 MiB.
@@ -153,12 +156,12 @@ impl Daemon {
                 .config
                 .routes
                 .iter()
-                .map(|route| tiers::file_pages(route.from).unwrap_or(NOTHING))
+                .map(|route| tiers::file_pages(route.from).unwrap_or(1))
                 .sum();
             self.stats.slow_file_pages = slow;
             self.stats.sample_duty = 0.0;
             self.stats.overhead_sampling = 0.0;
-            if slow >= NOTHING {
+            if slow > 0 {
                 let on = self.on_time();
                 let off = self.config.interval.saturating_sub(on);
                 let start = begin.after(off.mul_f64(self.draw()));
@@ -168,13 +171,13 @@ impl Daemon {
                 if !on.is_zero() {
                     self.trace.start(self.period())?;
                 }
+                if self.kind() == Kind::Activations {
+                    self.scan(end);
+                }
                 let stopped = self.work_until(start.after(on), signals)?;
                 self.finish_phase();
                 if stopped {
                     return Ok(End::Signal);
-                }
-                if self.kind() == Kind::Activations {
-                    self.scan(end);
                 }
             }
             if self.work_until(end, signals)? {
@@ -252,10 +255,10 @@ impl Daemon {
             self.drain();
             let idle = self.move_some()?;
             let at = now();
-            let left = end.since(at);
-            let timeout = idle.min(left);
+            let mut timeout = idle.min(end.since(at));
             let mut fds = vec![signals];
             if self.trace.watching() {
+                timeout = timeout.min(LATENCY);
                 fds.extend(self.trace.fds());
             }
             let ready = sys::wait(&fds, timeout)?;
@@ -276,6 +279,7 @@ impl Daemon {
         let before = (sys::cpu_nanos(), self.stats.numa_hint_page_cache);
         let (policy, stats) = (&mut self.policy, &mut self.stats);
         let (readers, owners) = (&mut self.readers, &mut self.owners);
+        let mut new = Vec::new();
         self.trace.drain(|event, time| match event {
             Event::Read {
                 file,
@@ -287,7 +291,9 @@ impl Daemon {
                 if readers.len() >= MOST_READERS && !readers.contains_key(&file) {
                     readers.clear();
                 }
-                readers.insert(file, pid);
+                if readers.insert(file, pid).is_none() && new.len() < MOST_NEW {
+                    new.push(file);
+                }
                 policy.access(file, first, last, time);
             }
             Event::Inserted { file, page, pfn } => {
@@ -309,6 +315,12 @@ impl Daemon {
             let each = (sys::cpu_nanos() - before.0) as f64 / samples as f64;
             self.handling += (each - self.handling) / 8.0;
         }
+        let spent = (sys::cpu_nanos(), self.moving);
+        for file in new {
+            // Finds the way there and remembers it.
+            let _ = self.open(file);
+        }
+        self.spend(spent);
     }
 
     /// What a hit and a record cost, with what we do about a record.
@@ -324,6 +336,12 @@ impl Daemon {
             return;
         }
         self.drain();
+        if self.kind() == Kind::Activations {
+            // Stays on: what is missed here is missed.
+            self.stats.sample_duty = 1.0;
+            self.stats.sample_period = 1;
+            return;
+        }
         let costs = self.costs();
         let phase = self.trace.stop(costs);
         // What came between the last look and the end.
@@ -332,9 +350,7 @@ impl Daemon {
         self.stats.sample_duty = phase.on.as_secs_f64() / interval;
         self.stats.sample_period = self.period();
         self.stats.overhead_sampling = costs.of(phase).as_secs_f64() / interval;
-        if self.kind() == Kind::Reads {
-            self.budget.learn(phase, costs);
-        }
+        self.budget.learn(phase, costs);
     }
 
     /// Records that were written while the tracepoints were being closed.
@@ -669,6 +685,7 @@ impl Daemon {
                 return;
             }
             let spent = (sys::cpu_nanos(), self.moving);
+            self.drain();
             let next = self.walk(false);
             if let Some((id, file, first)) = &next {
                 self.learn_frames(*id, file, *first, at);

@@ -65,8 +65,10 @@ pub struct Files {
     skipped: HashMap<FileId, (Skip, Time)>,
 }
 
-/// Nothing is known for longer than this.
+/// What could not be opened is not tried again for so long; a file whose
+/// reader was gone may have another soon.
 const SKIP_FOR: Duration = Duration::from_secs(10);
+const NOT_FOUND_FOR: Duration = Duration::from_secs(1);
 const FRESH: Duration = Duration::from_secs(10);
 /// Files remembered at most.
 const MOST: usize = 1 << 16;
@@ -99,7 +101,11 @@ impl Files {
                 if self.skipped.len() >= MOST {
                     self.skipped.clear();
                 }
-                self.skipped.insert(id, (*skip, now.after(SKIP_FOR)));
+                let span = match skip {
+                    Skip::NotFound => NOT_FOUND_FOR,
+                    _ => SKIP_FOR,
+                };
+                self.skipped.insert(id, (*skip, now.after(span)));
             }
             Ok(file) => {
                 if !self.ways.contains_key(&id) {

@@ -21,6 +21,7 @@ pub mod page;
 pub mod place;
 pub mod policy;
 pub mod rate;
+pub mod simulate;
 pub mod stats;
 pub mod sys;
 pub mod tiers;

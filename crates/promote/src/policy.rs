@@ -39,7 +39,7 @@ impl Default for Limits {
 /// read where it is now, or did it leave before?
 const CONFIRM: Duration = Duration::from_secs(5);
 /// What could not be moved is not tried again for so long.
-const RETRY: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_secs(3);
 /// Pages of one access at most. An event gives the whole of a `read`; a large
 /// one is done in pieces and its later pieces have events of their own, which
 /// must not look like second accesses of its end.

@@ -40,13 +40,13 @@ impl Rate {
         limit.saturating_sub(self.sum)
     }
 
-    /// How long `pages` have to wait; zero is now.
+    /// How long `pages`, or as many as the limit is, have to wait; zero is now.
     pub fn wait(&mut self, pages: u64, now: Time) -> Duration {
         let Some(limit) = self.limit else {
             return Duration::ZERO;
         };
         self.forget(now);
-        let mut over = (self.sum + pages).saturating_sub(limit);
+        let mut over = (self.sum + pages.min(limit)).saturating_sub(limit);
         if over == 0 {
             return Duration::ZERO;
         }

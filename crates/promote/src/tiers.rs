@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::page::PAGE;
+use crate::page::{BLOCK_PAGES, PAGE};
 
 const NODES: &str = "/sys/devices/system/node";
 const TIERS: &str = "/sys/devices/virtual/memory_tiering";
@@ -145,6 +145,17 @@ fn list(nodes: &[u32]) -> String {
 pub fn file_pages(node: u32) -> io::Result<u64> {
     let text = fs::read_to_string(format!("{NODES}/node{node}/meminfo"))?;
     meminfo(&text, "FilePages").ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Blocks that all memory has.
+pub fn blocks() -> u64 {
+    let pages: u64 = nodes()
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|node| fs::read_to_string(format!("{NODES}/node{node}/meminfo")).ok())
+        .filter_map(|text| meminfo(&text, "MemTotal"))
+        .sum();
+    pages / BLOCK_PAGES
 }
 
 fn meminfo(text: &str, name: &str) -> Option<u64> {

@@ -19,7 +19,6 @@ const DISKS: [(&str, &[&str]); 3] = [
 
 pub struct Guest {
     kernel: PathBuf,
-    fast_mib: u32,
     dir: PathBuf,
 }
 
@@ -58,17 +57,7 @@ impl Guest {
             .join(format!("run-{}-{package}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).unwrap();
-        Guest {
-            kernel,
-            fast_mib: 512,
-            dir,
-        }
-    }
-
-    /// Memory of node 0.
-    pub fn fast_mib(mut self, mib: u32) -> Guest {
-        self.fast_mib = mib;
-        self
+        Guest { kernel, dir }
     }
 
     fn version(&self) -> String {
@@ -100,7 +89,7 @@ impl Guest {
             .arg("-initrd")
             .arg(&initramfs)
             .args(["-append", "console=ttyS0 loglevel=4 panic=-1"]);
-        self.memory(&mut qemu);
+        Guest::memory(&mut qemu);
         for (name, mkfs) in DISKS {
             let image = self.dir.join(name);
             fs::File::create(&image)
@@ -134,9 +123,8 @@ impl Guest {
 
     /// Node 0 with the processors, node 1 slower, and said to be so (HMAT), so
     /// that the kernel makes two tiers.
-    fn memory(&self, qemu: &mut Command) {
-        let fast = self.fast_mib;
-        let slow = 512;
+    fn memory(qemu: &mut Command) {
+        let (fast, slow) = (320, 320);
         qemu.args(["-m", &format!("{}M", fast + slow)]);
         for (node, size) in [(0, fast), (1, slow)] {
             qemu.arg("-object");

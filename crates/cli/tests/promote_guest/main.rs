@@ -16,8 +16,8 @@ const ACTIVATIONS: &str = "linux-image-cloud-amd64";
 
 #[test]
 fn promotes_what_is_read_again() {
-    let report = Guest::new(READS).run(&["reads", "rate", "tiers", "errors"]);
-    report.passed(&[
+    let scenarios = ["reads", "rate", "tiers", "errors", "files", "thrash"];
+    Guest::new(READS).run(&scenarios).passed(&[
         "off-nothing-moves",
         "read-once-stays",
         "hot-is-promoted",
@@ -30,30 +30,23 @@ fn promotes_what_is_read_again() {
         "tiers-promote",
         "no-such-node",
         "no-permission",
-    ]);
-}
-
-#[test]
-fn file_systems_and_files_that_go_away() {
-    let report = Guest::new(READS).run(&["files"]);
-    report.passed(&[
         "xfs-is-promoted",
         "btrfs-is-promoted",
         "deleted-is-promoted",
         "survives-changes",
         "container-is-promoted",
         "others-are-not",
+        "bounded-demote",
+        "bounded-kernel",
     ]);
 }
 
 #[test]
-fn a_hot_set_larger_than_the_fast_node() {
-    let report = Guest::new(READS).fast_mib(320).run(&["thrash"]);
-    report.passed(&["bounded-on", "bounded-demote", "bounded-kernel"]);
-}
-
-#[test]
 fn a_kernel_without_the_event_for_reads() {
-    let report = Guest::new(ACTIVATIONS).run(&["activations"]);
-    report.passed(&["watches-activations", "read-once-stays", "hot-is-promoted"]);
+    Guest::new(ACTIVATIONS).run(&["activations"]).passed(&[
+        "watches-activations",
+        "read-once-stays",
+        "looking-leaves-no-marks",
+        "hot-is-promoted",
+    ]);
 }
