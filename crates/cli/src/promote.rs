@@ -45,7 +45,7 @@ pub struct PromoteArgs {
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "60s")]
     pub window: Duration,
 
-    /// Share of a processor's time that sampling may cost, and that looking for pages may cost
+    /// Share of a processor's time that watching and looking may cost together; moving is not in it
     #[arg(long, value_name = "PERCENT", value_parser = percent, default_value = "1%")]
     pub overhead_budget: f64,
 

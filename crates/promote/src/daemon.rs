@@ -99,6 +99,10 @@ pub struct Daemon {
     credited: Time,
     /// Processor time that went into moving, in nanoseconds.
     moving: u64,
+    /// The same of reading the rings.
+    draining: u64,
+    /// Of all else, when last looked at.
+    cpu: u64,
     scan: Walk,
     cold: Walk,
     random: u64,
@@ -114,7 +118,7 @@ impl Daemon {
         let costs = trace.calibrate().unwrap_or_default();
         let now = now();
         Ok(Daemon {
-            budget: Budget::new(config.budget),
+            budget: Budget::new(config.budget / 2.0),
             policy: Policy::new(config.limits.clone()),
             files: Files::new(config.paths.clone()),
             frames: Frames::open().ok(),
@@ -127,6 +131,8 @@ impl Daemon {
             handling: 500.0,
             credited: now,
             moving: 0,
+            draining: 0,
+            cpu: sys::cpu_nanos(),
             scan: Walk::default(),
             cold: Walk::default(),
             random: now.0 | 1,
@@ -234,18 +240,17 @@ impl Daemon {
         (self.random >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Adds to what may be spent on looking.
+    /// Half of the budget is for sampling, the records' handling included, and
+    /// half for all else that we do but moving. Adds to that, and takes off
+    /// what was spent.
     fn earn(&mut self, now: Time) {
-        let most = self.config.budget * SAVED.as_nanos() as f64;
-        let earned = self.config.budget * now.since(self.credited).as_nanos() as f64;
-        self.credit = (self.credit + earned).min(most);
+        let share = self.config.budget / 2.0;
+        let cpu = sys::cpu_nanos() - self.moving - self.draining;
+        let earned = share * now.since(self.credited).as_nanos() as f64;
+        let spent = cpu.saturating_sub(self.cpu) as f64;
+        self.credit = (self.credit + earned - spent).min(share * SAVED.as_nanos() as f64);
         self.credited = now;
-    }
-
-    /// Takes off what looking has cost since `cpu` and `moving` were read.
-    fn spend(&mut self, (cpu, moving): (u64, u64)) {
-        let moved = self.moving - moving;
-        self.credit -= (sys::cpu_nanos() - cpu).saturating_sub(moved) as f64;
+        self.cpu = cpu;
     }
 
     /// Empties rings, looks and moves, and sleeps, until `end`. True: a signal
@@ -311,16 +316,16 @@ impl Daemon {
             }
         });
         let samples = self.stats.numa_hint_page_cache - before.1;
+        let spent = sys::cpu_nanos() - before.0;
+        self.draining += spent;
         if samples >= 100 {
-            let each = (sys::cpu_nanos() - before.0) as f64 / samples as f64;
+            let each = spent as f64 / samples as f64;
             self.handling += (each - self.handling) / 8.0;
         }
-        let spent = (sys::cpu_nanos(), self.moving);
         for file in new {
             // Finds the way there and remembers it.
             let _ = self.open(file);
         }
-        self.spend(spent);
     }
 
     /// What a hit and a record cost, with what we do about a record.
@@ -377,7 +382,7 @@ impl Daemon {
             self.earn(at);
             if self.credit < 0.0 {
                 // Looking has cost too much: until it is earned again.
-                let nanos = -self.credit / self.config.budget.max(1e-6);
+                let nanos = -self.credit / (self.config.budget / 2.0);
                 return Ok(Duration::from_nanos(nanos as u64).max(Duration::from_millis(1)));
             }
             match self.policy.next(at) {
@@ -386,9 +391,7 @@ impl Daemon {
                     return Ok(time.max(Duration::from_millis(1)));
                 }
                 Next::Batch(batch) => {
-                    let spent = (sys::cpu_nanos(), self.moving);
                     self.promote(&batch)?;
-                    self.spend(spent);
                     self.drain();
                 }
             }
@@ -524,6 +527,11 @@ impl Daemon {
                 folio += 1;
             }
             let outcome = &mut outcomes[page / BLOCK_PAGES as usize];
+            if self.config.observe {
+                // Nothing more is to be done about it.
+                outcome.fast += 1;
+                continue;
+            }
             outcome.slow += 1;
             match moved.get(folio) {
                 Some(true) => outcome.moved += 1,
@@ -684,13 +692,11 @@ impl Daemon {
             if at >= end || self.credit < 0.0 {
                 return;
             }
-            let spent = (sys::cpu_nanos(), self.moving);
             self.drain();
             let next = self.walk(false);
             if let Some((id, file, first)) = &next {
                 self.learn_frames(*id, file, *first, at);
             }
-            self.spend(spent);
             if next.is_none() {
                 return;
             }

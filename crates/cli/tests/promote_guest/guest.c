@@ -5,6 +5,7 @@
  *   guest where FILE              how many cached pages of a file are on which node
  *   guest flags FILE              how many are referenced and active, by the kernel's marks
  *   guest loop FILE ROUNDS [SIZE] read a file again and again by read(2); sums and times
+ *   guest read FILE ROUNDS SIZE   the same without sums: nothing but reads
  *   guest random FILE READS       read 4 KiB pieces at random
  *   guest hold FILE SECONDS       read in a loop for a time, also once it has no name
  *   guest peak FILE               most pages migrated within any second, while FILE is there
@@ -131,6 +132,20 @@ static int loop(const char *name, int rounds, size_t size) {
     return 0;
 }
 
+static int only_read(const char *name, int rounds, size_t size) {
+    char *buffer = malloc(size);
+    int fd = open(name, O_RDONLY);
+    if (fd < 0) die(name);
+    double start = now();
+    for (int i = 0; i < rounds; i++) {
+        off_t at = 0;
+        ssize_t got;
+        while ((got = pread(fd, buffer, size, at)) > 0) at += got;
+    }
+    printf("seconds=%.4f\n", now() - start);
+    return 0;
+}
+
 static int random_reads(const char *name, long reads) {
     char buffer[4096];
     struct stat st;
@@ -142,7 +157,7 @@ static int random_reads(const char *name, long reads) {
         x = x * 1664525 + 1013904223;
         pread(fd, buffer, 4096, (off_t)((x >> 8) % (st.st_size / 4096)) * 4096);
     }
-    printf("seconds=%.3f\n", now() - start);
+    printf("seconds=%.4f\n", now() - start);
     return 0;
 }
 
@@ -200,6 +215,8 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "flags")) return flags(argv[2]);
     if (!strcmp(argv[1], "loop"))
         return loop(argv[2], atoi(argv[3]), argc > 4 ? atol(argv[4]) : 131072);
+    if (!strcmp(argv[1], "read") && argc > 4)
+        return only_read(argv[2], atoi(argv[3]), atol(argv[4]));
     if (!strcmp(argv[1], "random")) return random_reads(argv[2], atol(argv[3]));
     if (!strcmp(argv[1], "hold")) return hold(argv[2], atof(argv[3]));
     if (!strcmp(argv[1], "peak")) return peak(argv[2]);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Seconds after which a guest is given up.
-const TIMEOUT: &str = "240";
+const TIMEOUT: &str = "500";
 
 /// The modules that the scenarios need; what they depend on comes with them.
 const MODULES: [&str; 4] = ["virtio_pci", "virtio_blk", "xfs", "btrfs"];
@@ -20,6 +20,7 @@ const DISKS: [(&str, &[&str]); 3] = [
 pub struct Guest {
     kernel: PathBuf,
     dir: PathBuf,
+    environment: String,
 }
 
 pub struct Report {
@@ -57,7 +58,17 @@ impl Guest {
             .join(format!("run-{}-{package}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).unwrap();
-        Guest { kernel, dir }
+        Guest {
+            kernel,
+            dir,
+            environment: String::new(),
+        }
+    }
+
+    /// Sets a variable for the scenarios.
+    pub fn set(mut self, name: &str, value: &str) -> Guest {
+        self.environment += &format!("{name}='{value}'\n");
+        self
     }
 
     fn version(&self) -> String {
@@ -170,6 +181,7 @@ impl Guest {
             archive.program(&format!("scn/{name}"), &fs::read(scenario.path()).unwrap());
         }
         archive.program("scenarios", scenarios.join("\n").as_bytes());
+        archive.program("environment", self.environment.as_bytes());
         let mut order = String::new();
         for module in self.modules(version) {
             let name = Path::new(&module).file_name().unwrap().to_str().unwrap();

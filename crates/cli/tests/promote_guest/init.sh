@@ -9,6 +9,7 @@ mount -t devtmpfs none /dev
 mkdir -p /mnt /tmp /run
 mount -t tmpfs -o size=64m none /run
 for module in $(cat /modules/order); do insmod /modules/$module || echo "no module $module"; done
+[ -e /environment ] && . /environment
 PROMOTE="hugeswap promote --from 1 --to 0 --interval 200ms --overhead-budget 30%"
 
 pass() { echo "PASS $1"; }

@@ -48,5 +48,20 @@ fn a_kernel_without_the_event_for_reads() {
         "read-once-stays",
         "looking-leaves-no-marks",
         "hot-is-promoted",
+        "tmpfs-is-promoted",
     ]);
+}
+
+/// Prints what a reader whose hot set is larger than the room takes with
+/// promotion and without, in turns.
+#[test]
+fn throughput_under_a_hot_set_too_large() {
+    if std::env::var("HUGESWAP_LONG_TESTS").as_deref() != Ok("1") {
+        return;
+    }
+    Guest::new(READS)
+        .set("WAYS", "off default off default off default off default")
+        .set("READS", "400")
+        .run(&["thrash"])
+        .passed(&["bounded-default"]);
 }

@@ -2,7 +2,7 @@
 for kind in xfs btrfs; do
     case $kind in xfs) disk=vdb ;; btrfs) disk=vdc ;; esac
     mount -t $kind /dev/$disk /mnt || continue
-    make /mnt/file 8
+    make /mnt/file 6
     on_slow /mnt/file
     start
     reads=$(sectors $disk)
@@ -34,7 +34,7 @@ guest hold /mnt/shrinks 20 > /dev/null &
 holder=$!
 for i in 1 2 3 4 5 6 7 8; do
     truncate -s $((8 - i))M /mnt/shrinks
-    sleep 0.2
+    sleep 0.1
 done
 kill -9 $holder
 wait $holder
@@ -50,12 +50,12 @@ check "ends-well-after-changes" "status $status, $(cat /run/err)" [ $status = 0 
 umount /mnt
 on_slow_container() {
     unshare -m sh -c 'mount -t xfs /dev/vdb /mnt && echo 1 > /proc/sys/vm/drop_caches &&
-        guest bind 1 cat /mnt/file > /dev/null && guest hold /mnt/file 4'
+        guest bind 1 cat /mnt/file > /dev/null && guest hold /mnt/file 3'
 }
 start
 on_slow_container > /run/held
 stop
-check "container-is-promoted" "$(cat /run/held), $(tail -n 1 /run/log)" [ "$(field node0 "$(cat /run/held)")" -ge 2028 ]
+check "container-is-promoted" "$(cat /run/held), $(tail -n 1 /run/log)" [ "$(field node0 "$(cat /run/held)")" -ge 1520 ]
 
 # --path: only what is below it.
 mount -t ext4 /dev/vda /mnt

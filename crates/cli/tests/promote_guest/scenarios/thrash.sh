@@ -3,7 +3,7 @@
 mount -t ext4 /dev/vda /mnt
 rm -rf /mnt/*
 # Node 0 is filled but for so many MiB; 1.5 times as much is hot.
-left=${LEFT_MB:-48}
+left=${LEFT_MB:-24}
 big=$((left * 3 / 2))
 free=$(awk '/MemFree/ { print int($4 / 1024) }' /sys/devices/system/node/node0/meminfo)
 mount -o remount,size=512m /run
@@ -20,9 +20,9 @@ for way in ${WAYS:-demote kernel}; do
             echo 1 > /sys/kernel/mm/numa/demotion_enabled
             start
             ;;
-        cheap) start --overhead-budget 1% --interval 1s ;;
+        default) start --overhead-budget 1% --interval 1s --demote --window 5s ;;
     esac
-    guest loop /mnt/big ${READS:-30} > /run/loop
+    guest read /mnt/big ${READS:-40} 131072 > /run/loop
     after=$(migrated)
     echo "NOTE hot set 1.5 times the room, $way: $(cat /run/loop) $(guest where /mnt/big), migrated $((after - before))"
     if [ $way != off ]; then
