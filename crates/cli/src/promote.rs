@@ -135,6 +135,7 @@ fn start(args: &PromoteArgs) -> Result<(), String> {
     for path in &args.path {
         std::fs::metadata(path).map_err(|err| format!("--path {}: {err}", path.display()))?;
     }
+    sys::allow_descriptors();
     let points = if args.activations {
         Points::find_activations()
     } else {

@@ -20,7 +20,7 @@ use crate::policy::{Batch, Limits, Next, Outcome, Policy};
 use crate::stats::Stats;
 use crate::sys;
 use crate::tiers::{self, Route};
-use crate::trace::budget::{Budget, Costs};
+use crate::trace::budget::{Budget, Costs, Phase};
 use crate::trace::{Event, Kind, Points, Trace};
 
 #[derive(Clone, Debug)]
@@ -103,6 +103,8 @@ pub struct Daemon {
     draining: u64,
     /// Of all else, when last looked at.
     cpu: u64,
+    /// Activations, at the end of the last interval.
+    hints: u64,
     scan: Walk,
     cold: Walk,
     random: u64,
@@ -133,6 +135,7 @@ impl Daemon {
             moving: 0,
             draining: 0,
             cpu: sys::cpu_nanos(),
+            hints: 0,
             scan: Walk::default(),
             cold: Walk::default(),
             random: now.0 | 1,
@@ -342,9 +345,18 @@ impl Daemon {
         }
         self.drain();
         if self.kind() == Kind::Activations {
-            // Stays on: what is missed here is missed.
+            // Stays on: what is missed here is missed. Each hit is a record.
             self.stats.sample_duty = 1.0;
             self.stats.sample_period = 1;
+            let samples = self.stats.numa_hint_page_cache - self.hints;
+            self.hints += samples;
+            let phase = Phase {
+                events: samples,
+                samples,
+                ..Phase::default()
+            };
+            let interval = self.config.interval.as_secs_f64();
+            self.stats.overhead_sampling = self.costs().of(phase).as_secs_f64() / interval;
             return;
         }
         let costs = self.costs();
@@ -407,6 +419,7 @@ impl Daemon {
                 Skip::NotFound => "not_found",
                 Skip::NotPermitted => "not_permitted",
                 Skip::NotRegular => "not_regular",
+                Skip::Remote => "remote",
             };
             *self.stats.skipped_files.entry(name).or_default() += 1;
         }

@@ -30,6 +30,8 @@ pub enum Skip {
     NotPermitted,
     /// A directory, a device: not promoted.
     NotRegular,
+    /// On a network or in user space: to open it might wait for ever.
+    Remote,
 }
 
 #[derive(Clone, Debug)]
@@ -129,6 +131,9 @@ impl Files {
         }
         let mut denied = false;
         for mount in self.mounts_of(id.dev) {
+            if remote(&mount.kind) {
+                return Err(Skip::Remote);
+            }
             if mount.kind != "ext4" {
                 break;
             }
@@ -224,22 +229,28 @@ impl Files {
         })
     }
 
-    /// Looks through the descriptors of a process.
+    /// Looks through the descriptors of a process, without asking their file
+    /// systems anything: some answer when they like.
     fn find_open(&self, id: FileId, pid: u32) -> Result<File, Skip> {
-        let dir = match fs::read_dir(format!("/proc/{pid}/fd")) {
-            Ok(dir) => dir,
-            Err(err) => return Err(skip(err)),
-        };
         let mut worst = Skip::NotFound;
-        for entry in dir.flatten().take(MOST_FDS) {
-            // What the link leads to, whether it has a name or not.
-            let Ok(meta) = fs::metadata(entry.path()) else {
-                continue;
-            };
-            if !meta.is_file() || meta.ino() != id.ino {
+        for descriptor in descriptors(pid).map_err(skip)? {
+            if descriptor.ino != id.ino {
                 continue;
             }
-            match open(&entry.path(), 0).and_then(|file| self.verify(file, id, Some(pid))) {
+            if let Some(mount) = &descriptor.mount {
+                if remote(&mount.kind) {
+                    worst = Skip::Remote;
+                    continue;
+                }
+                if mount.dev != id.dev && mount.kind != "overlay" {
+                    continue;
+                }
+            }
+            let path = descriptor.path(pid);
+            match regular(&path)
+                .and_then(|()| open(&path, 0))
+                .and_then(|file| self.verify(file, id, Some(pid)))
+            {
                 Ok(file) => return Ok(file),
                 Err(Skip::NotFound) => {}
                 Err(other) => worst = other,
@@ -313,26 +324,25 @@ impl Files {
             let Some(pid) = pid.filter(|&pid: &u32| pid != std::process::id()) else {
                 continue;
             };
-            for entry in fs::read_dir(format!("/proc/{pid}/fd"))
-                .into_iter()
-                .flatten()
-                .flatten()
-                .take(MOST_FDS)
-            {
-                let Ok(meta) = fs::metadata(entry.path()) else {
+            for descriptor in descriptors(pid).unwrap_or_default() {
+                let Some(mount) = &descriptor.mount else {
                     continue;
                 };
-                if !meta.is_file() || meta.len() == 0 || known.len() >= MOST {
+                let id = FileId {
+                    dev: mount.dev,
+                    ino: descriptor.ino,
+                };
+                if remote(&mount.kind)
+                    || !self.mounts.iter().any(|mount| mount.dev == id.dev)
+                    || known.contains(&id)
+                    || known.len() >= MOST
+                {
                     continue;
                 }
-                let id = FileId {
-                    dev: kernel_dev(meta.dev()),
-                    ino: meta.ino(),
-                };
-                if self.mounts.iter().any(|mount| mount.dev == id.dev) && known.insert(id) {
-                    if let Ok(file) = open(&entry.path(), 0) {
-                        self.remember(id, &file);
-                    }
+                let path = descriptor.path(pid);
+                if let Ok(file) = regular(&path).and_then(|()| open(&path, 0)) {
+                    known.insert(id);
+                    self.remember(id, &file);
                 }
             }
         }
@@ -380,6 +390,61 @@ fn skip(err: io::Error) -> Skip {
         Some(libc::ELOOP | libc::EISDIR | libc::ENXIO) => Skip::NotRegular,
         _ => Skip::NotFound,
     }
+}
+
+/// Of a process, as /proc tells of it.
+struct Descriptor {
+    number: String,
+    ino: u64,
+    /// None: one that the kernel has made for itself, as for memory files.
+    mount: Option<Mount>,
+}
+
+impl Descriptor {
+    fn path(&self, pid: u32) -> PathBuf {
+        format!("/proc/{pid}/fd/{}", self.number).into()
+    }
+}
+
+fn descriptors(pid: u32) -> io::Result<Vec<Descriptor>> {
+    let dir = fs::read_dir(format!("/proc/{pid}/fdinfo"))?;
+    let mounts = parse_mounts(&fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default());
+    let mut found = Vec::new();
+    for entry in dir.flatten().take(MOST_FDS) {
+        let info = fs::read_to_string(entry.path()).unwrap_or_default();
+        let number = |name: &str| -> Option<u64> {
+            let line = info.lines().find_map(|line| line.strip_prefix(name))?;
+            line.trim().parse().ok()
+        };
+        let (Some(ino), Some(mount)) = (number("ino:"), number("mnt_id:")) else {
+            continue;
+        };
+        found.push(Descriptor {
+            number: entry.file_name().to_string_lossy().into_owned(),
+            ino,
+            mount: mounts.iter().find(|known| known.id == mount).cloned(),
+        });
+    }
+    Ok(found)
+}
+
+/// Opening a pipe or a device may do something; a file of a local file system
+/// is only looked at.
+fn regular(path: &Path) -> Result<(), Skip> {
+    if fs::metadata(path).map_err(skip)?.is_file() {
+        Ok(())
+    } else {
+        Err(Skip::NotRegular)
+    }
+}
+
+/// File systems whose calls wait for somebody else.
+fn remote(kind: &str) -> bool {
+    [
+        "fuse", "nfs", "cifs", "smb", "9p", "ceph", "afs", "virtiofs",
+    ]
+    .iter()
+    .any(|prefix| kind.starts_with(prefix))
 }
 
 /// "36 35 98:0 /root /point options ... - type source options"

@@ -551,7 +551,7 @@ pub fn signals(signals: &[libc::c_int]) -> io::Result<OwnedFd> {
     }
 }
 
-/// Waits until one of `fds` is readable or the time is over; says which are.
+/// Waits until one of `fds`, of which there is one at least, is readable or the time is over; says which are.
 pub fn wait(fds: &[BorrowedFd], timeout: std::time::Duration) -> io::Result<Vec<bool>> {
     let mut polled: Vec<libc::pollfd> = fds
         .iter()
@@ -576,8 +576,33 @@ pub fn wait(fds: &[BorrowedFd], timeout: std::time::Duration) -> io::Result<Vec<
     };
     match check(ret.into()) {
         Err(err) if err.kind() != io::ErrorKind::Interrupted => Err(err),
-        Err(_) => Ok(vec![false; fds.len()]),
-        Ok(_) => Ok(polled.iter().map(|fd| fd.revents != 0).collect()),
+        Err(_) | Ok(0) => Ok(vec![false; fds.len()]),
+        Ok(_) => {
+            // A processor that went offline hangs up for good: its ring must
+            // not keep us awake.
+            let readable = |fd: &libc::pollfd| fd.revents & libc::POLLIN != 0;
+            if polled.iter().any(readable) {
+                return Ok(polled.iter().map(readable).collect());
+            }
+            // SAFETY: the first of the array.
+            unsafe { libc::ppoll(polled.as_mut_ptr(), 1, &timeout, ptr::null()) };
+            let mut ready = vec![false; fds.len()];
+            ready[0] = readable(&polled[0]);
+            Ok(ready)
+        }
+    }
+}
+
+/// Three descriptors for each processor may be more than a process may have
+/// by default.
+pub fn allow_descriptors() {
+    // SAFETY: the kernel fills the limits, and takes those that it gave.
+    unsafe {
+        let mut limits = std::mem::zeroed::<libc::rlimit>();
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limits) == 0 {
+            limits.rlim_cur = limits.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limits);
+        }
     }
 }
 

@@ -60,8 +60,8 @@ fn throughput_under_a_hot_set_too_large() {
         return;
     }
     Guest::new(READS)
-        .set("WAYS", "off default off default off default off default")
-        .set("READS", "400")
+        .set("WAYS", "off default off default off default")
+        .set("READS", "150")
         .run(&["thrash"])
         .passed(&["bounded-default"]);
 }
