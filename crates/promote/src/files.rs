@@ -408,9 +408,14 @@ impl Descriptor {
 
 fn descriptors(pid: u32) -> io::Result<Vec<Descriptor>> {
     let dir = fs::read_dir(format!("/proc/{pid}/fdinfo"))?;
-    let mounts = parse_mounts(&fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default());
+    let entries: Vec<_> = dir.flatten().take(MOST_FDS).collect();
     let mut found = Vec::new();
-    for entry in dir.flatten().take(MOST_FDS) {
+    if entries.is_empty() {
+        // A thread of the kernel.
+        return Ok(found);
+    }
+    let mounts = parse_mounts(&fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default());
+    for entry in entries {
         let info = fs::read_to_string(entry.path()).unwrap_or_default();
         let number = |name: &str| -> Option<u64> {
             let line = info.lines().find_map(|line| line.strip_prefix(name))?;

@@ -10,7 +10,7 @@ mkdir -p /mnt /tmp /run
 mount -t tmpfs -o size=64m none /run
 for module in $(cat /modules/order); do insmod /modules/$module || echo "no module $module"; done
 [ -e /environment ] && . /environment
-PROMOTE="hugeswap promote --from 1 --to 0 --interval 200ms --overhead-budget 30%"
+PROMOTE="hugeswap promote --from 1 --to 0 --interval 200ms --overhead-budget 100%"
 
 pass() { echo "PASS $1"; }
 fail() { echo "FAIL $1: $2"; tail -n 2 /run/log /run/err 2>/dev/null; }
