@@ -189,9 +189,7 @@ impl SwapCache {
     /// Whether a page of an inactive range can be read while the frame goes on holding others: the
     /// rest of a range that is used in pieces may leave.
     fn may_fill_inactive(&self, g: &RangeGuard<'_>, page: usize) -> bool {
-        !g.huge
-            && !g.salvage
-            && g.swapped.minus(g.present).minus(g.moving).has(page)
+        !g.huge && !g.salvage && g.swapped.minus(g.present).minus(g.moving).has(page)
     }
 
     /// A fault on a range that reclaim has made inactive. A folio that came in whole goes back

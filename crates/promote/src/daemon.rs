@@ -261,6 +261,9 @@ impl Daemon {
     fn work_until(&mut self, end: Time, signals: BorrowedFd) -> io::Result<bool> {
         loop {
             self.drain();
+            if self.overspent() {
+                self.finish_phase();
+            }
             let idle = self.move_some()?;
             let at = now();
             let mut timeout = idle.min(end.since(at));
@@ -329,6 +332,17 @@ impl Daemon {
             // Finds the way there and remembers it.
             let _ = self.open(file);
         }
+    }
+
+    /// Has watching cost more already than it may in this interval? A reader
+    /// may have begun in earnest since the length of the phase was chosen.
+    fn overspent(&self) -> bool {
+        if !self.trace.watching() || self.kind() == Kind::Activations {
+            return false;
+        }
+        let costs = self.costs();
+        let spent = costs.of(self.trace.so_far(costs));
+        spent > self.config.interval.mul_f64(self.config.budget / 2.0)
     }
 
     /// What a hit and a record cost, with what we do about a record.

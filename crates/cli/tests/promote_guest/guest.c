@@ -7,7 +7,8 @@
  *   guest loop FILE ROUNDS [SIZE] read a file again and again by read(2); sums and times
  *   guest read FILE ROUNDS SIZE   the same without sums: nothing but reads
  *   guest random FILE READS       read 4 KiB pieces at random
- *   guest hold FILE SECONDS       read in a loop for a time, also once it has no name
+ *   guest hold FILE SECONDS       read in a loop, also once it has no name, for so long at
+ *                                 most, or until 99 % of it is on node 0
  *   guest peak FILE               most pages migrated within any second, while FILE is there
  */
 #define _GNU_SOURCE
@@ -57,7 +58,8 @@ static void unmap(char *at, size_t pages) {
     munmap(at, pages * 4096);
 }
 
-static int where(const char *name) {
+/* How many pages are not where they should be; -1: nothing is cached. */
+static long where(const char *name, int print) {
     size_t pages, count[3] = {0};
     unsigned char *cached;
     char *at = map_cached(name, &pages, &cached);
@@ -67,9 +69,12 @@ static int where(const char *name) {
     if (syscall(SYS_move_pages, 0, pages, all, NULL, status, 0)) die("move_pages");
     for (size_t i = 0; i < pages; i++)
         count[!(cached[i] & 1) ? 2 : status[i] == 0 ? 0 : status[i] == 1 ? 1 : 2]++;
-    printf("node0=%zu node1=%zu none=%zu\n", count[0], count[1], count[2]);
+    if (print) printf("node0=%zu node1=%zu none=%zu\n", count[0], count[1], count[2]);
     unmap(at, pages);
-    return 0;
+    free(all);
+    free(status);
+    free(cached);
+    return count[0] + count[1] ? (long)(count[1] * 100 / (count[0] + count[1])) : -1;
 }
 
 static int flags(const char *name) {
@@ -165,15 +170,17 @@ static int hold(const char *name, double seconds) {
     static char buffer[1 << 16];
     int fd = open(name, O_RDONLY);
     if (fd < 0) die(name);
-    double end = now() + seconds;
-    while (now() < end) {
-        pass(fd, buffer, sizeof buffer);
-        usleep(20000);
-    }
     /* Where its pages are is asked through the descriptor: it has no name. */
     char self[64];
     sprintf(self, "/proc/self/fd/%d", fd);
-    return where(self);
+    double end = now() + seconds;
+    for (int i = 1; now() < end; i++) {
+        pass(fd, buffer, sizeof buffer);
+        usleep(20000);
+        if (i % 16 == 0 && where(self, 0) == 0) break;
+    }
+    where(self, 1);
+    return 0;
 }
 
 static unsigned long migrated(void) {
@@ -211,7 +218,7 @@ int main(int argc, char **argv) {
         die(argv[3]);
     }
     if (!strcmp(argv[1], "make") && argc > 3) return make(argv[2], atol(argv[3]));
-    if (!strcmp(argv[1], "where")) return where(argv[2]);
+    if (!strcmp(argv[1], "where")) return where(argv[2], 1) < -1;
     if (!strcmp(argv[1], "flags")) return flags(argv[2]);
     if (!strcmp(argv[1], "loop"))
         return loop(argv[2], atoi(argv[3]), argc > 4 ? atol(argv[4]) : 131072);

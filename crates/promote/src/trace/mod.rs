@@ -321,7 +321,15 @@ impl Trace {
 
     /// Ends the phase, and says what it brought on the busiest processor.
     pub fn stop(&mut self, costs: Costs) -> Phase {
-        let Some(since) = self.since.take() else {
+        let busiest = self.so_far(costs);
+        self.since = None;
+        self.close();
+        busiest
+    }
+
+    /// What the phase has brought until now, on the busiest processor.
+    pub fn so_far(&self, costs: Costs) -> Phase {
+        let Some(since) = self.since else {
             return Phase::default();
         };
         let on = since.elapsed();
@@ -343,7 +351,6 @@ impl Trace {
                 busiest = phase;
             }
         }
-        self.close();
         busiest
     }
 

@@ -3,7 +3,7 @@ uname -r
 # As promoted(), read by one program that has it open for a while.
 held_promoted() {
     for try in 1 2 3 4 5 6; do
-        seen=$(guest hold $1 3)
+        seen=$(guest hold $1 10)
         echo "NOTE tmpfs: $seen"
         [ "$(field node0 "$seen")" -ge 2028 ] && return 0
     done

@@ -20,12 +20,12 @@ mount -t ext4 /dev/vda /mnt
 make /mnt/deleted 4
 on_slow /mnt/deleted
 start
-guest hold /mnt/deleted 3 > /run/held &
+guest hold /mnt/deleted 30 > /run/held &
 holder=$!
 sleep 0.3
 rm /mnt/deleted
 wait $holder
-check "deleted-is-promoted" "$(cat /run/held)" [ "$(field node0 "$(cat /run/held)")" -ge 1014 ]
+check "deleted-is-promoted" "$(cat /run/held)" [ "$(field node0 "$(cat /run/held)")" -ge 1013 ]
 
 # Truncated, replaced, its reader killed: nothing happens to us.
 make /mnt/shrinks 8
@@ -50,7 +50,7 @@ check "ends-well-after-changes" "status $status, $(cat /run/err)" [ $status = 0 
 umount /mnt
 on_slow_container() {
     unshare -m sh -c 'mount -t xfs /dev/vdb /mnt && echo 1 > /proc/sys/vm/drop_caches &&
-        guest bind 1 cat /mnt/file > /dev/null && guest hold /mnt/file 3'
+        guest bind 1 cat /mnt/file > /dev/null && guest hold /mnt/file 30'
 }
 start
 on_slow_container > /run/held
