@@ -9,6 +9,7 @@ use crate::bench::programs::graph::GraphArgs;
 use crate::bench::worker::WorkerArgs;
 use crate::bench::BenchArgs;
 use crate::doctor::DoctorArgs;
+use crate::promote::PromoteArgs;
 use crate::run_args::RunArgs;
 
 #[derive(Parser, Debug)]
@@ -30,6 +31,8 @@ pub enum Command {
     Run(RunArgs),
     /// Say what this kernel, user and container allow, what follows, and what mends it
     Doctor(DoctorArgs),
+    /// Bring hot file pages that are only read back from slow memory nodes
+    Promote(PromoteArgs),
     /// Measure, also against the kernel's own swap
     Bench(BenchArgs),
     /// One run of a benchmark's workload; prints one JSON object per round
@@ -78,7 +81,7 @@ pub fn one_line(err: &clap::Error, args: &[OsString]) -> String {
 fn own_words(err: &clap::Error, command: &str) -> Option<String> {
     match err.kind() {
         ErrorKind::MissingSubcommand if command == "hugeswap" => {
-            Some("say what to do: run, doctor or bench".to_owned())
+            Some("say what to do: run, doctor, promote or bench".to_owned())
         }
         ErrorKind::MissingSubcommand => {
             Some("say which test, as in 'hugeswap bench swap-w-seq'".to_owned())

@@ -2,6 +2,7 @@
 //! the one command that mends it.
 
 mod checks;
+mod promote;
 
 use std::process::ExitCode;
 
@@ -87,6 +88,14 @@ struct Document<'a> {
     /// `run` works fully.
     works: bool,
     checks: &'a [Check],
+    promote: Part<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct Part<'a> {
+    /// `promote` works fully.
+    works: bool,
+    checks: &'a [Check],
 }
 
 fn works(checks: &[Check]) -> bool {
@@ -95,11 +104,16 @@ fn works(checks: &[Check]) -> bool {
 
 pub fn run(args: &DoctorArgs) -> ExitCode {
     let checks = checks::all(args.swap.as_ref());
+    let promote = promote::all();
     let works = works(&checks);
     if args.json {
         match serde_json::to_string_pretty(&Document {
             works,
             checks: &checks,
+            promote: Part {
+                works: self::works(&promote),
+                checks: &promote,
+            },
         }) {
             Ok(text) => println!("{text}"),
             Err(err) => {
@@ -108,7 +122,9 @@ pub fn run(args: &DoctorArgs) -> ExitCode {
             }
         }
     } else {
-        print!("{}", text(&checks));
+        print!("{}", text("run", &checks));
+        println!();
+        print!("{}", text("promote", &promote));
     }
     if works {
         ExitCode::SUCCESS
@@ -117,7 +133,8 @@ pub fn run(args: &DoctorArgs) -> ExitCode {
     }
 }
 
-fn text(checks: &[Check]) -> String {
+/// The checks of a command, and what they come to.
+fn text(command: &str, checks: &[Check]) -> String {
     let lines: Vec<Vec<String>> = checks
         .iter()
         .map(|check| vec![format!("{:<7}  {}", check.verdict.word(), check.name)])
@@ -143,10 +160,12 @@ fn text(checks: &[Check]) -> String {
         .map(|check| check.verdict)
         .max()
         .unwrap_or(Verdict::Ok);
-    out += match worst {
-        Verdict::Ok | Verdict::Note => "\n'hugeswap run' works fully here.\n",
-        Verdict::Limited => "\n'hugeswap run' works here, but not fully: see LIMITED.\n",
-        Verdict::Missing => "\n'hugeswap run' does not work here: see MISSING.\n",
+    out += &match worst {
+        Verdict::Ok | Verdict::Note => format!("\n'hugeswap {command}' works fully here.\n"),
+        Verdict::Limited => {
+            format!("\n'hugeswap {command}' works here, but not fully: see LIMITED.\n")
+        }
+        Verdict::Missing => format!("\n'hugeswap {command}' does not work here: see MISSING.\n"),
     };
     out
 }
@@ -172,7 +191,7 @@ LIMITED  io_uring  forbidden
 
 'hugeswap run' works here, but not fully: see LIMITED.
 ";
-        assert_eq!(text(&checks), expected);
+        assert_eq!(text("run", &checks), expected);
         assert!(works(&checks[..1]));
     }
 }

@@ -12,6 +12,7 @@ pub mod cli;
 pub mod doctor;
 pub mod kernel_swap;
 pub mod os;
+pub mod promote;
 pub mod run;
 pub mod run_args;
 pub mod size;
@@ -37,6 +38,7 @@ pub fn main() -> ExitCode {
     match cli.command {
         Command::Run(args) => run::run(args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Promote(args) => promote::run(&args),
         Command::Bench(args) => bench::run(args),
         Command::BenchWorker(args) => bench::worker::run(&args),
         Command::BenchGraph(args) => bench::programs::graph::run(&args),

@@ -27,9 +27,23 @@ fn refused(line: &[&str]) -> String {
 
 #[test]
 fn wrong_arguments_get_one_line() {
-    let cases: [(&[&str], &str); 15] = [
-        (&[], "hugeswap: say what to do: run, doctor or bench (see 'hugeswap --help')"),
+    let cases: [(&[&str], &str); 18] = [
+        (&[], "hugeswap: say what to do: run, doctor, promote or bench (see 'hugeswap --help')"),
         (&["walk"], "hugeswap: unrecognized subcommand 'walk' (see 'hugeswap --help')"),
+        (
+            &["promote", "--interval", "1h"],
+            "hugeswap: --interval: '1h' is not a time: write it as in 500ms, 2s or 1m \
+             (see 'hugeswap promote --help')",
+        ),
+        (
+            &["promote", "--overhead-budget", "200%"],
+            "hugeswap: --overhead-budget: '200%' is not between 0.01% and 100% \
+             (see 'hugeswap promote --help')",
+        ),
+        (
+            &["promote", "--rate-limit-mbps", "1"],
+            "hugeswap: --rate-limit-mbps: 1 is not in 2..=16777216 (see 'hugeswap promote --help')",
+        ),
         (
             &["run"],
             "hugeswap: no program given: write it after '--', as in '-- python3 sort.py' \
@@ -101,6 +115,7 @@ fn help_is_as_agreed() {
         ("hugeswap", &["--help"][..]),
         ("run", &["run", "--help"]),
         ("doctor", &["doctor", "--help"]),
+        ("promote", &["promote", "--help"]),
         ("bench-swap-w-seq", &["bench", "swap-w-seq", "--help"]),
     ] {
         let output = hugeswap(line);
@@ -122,6 +137,7 @@ fn help_is_as_agreed() {
 fn manual_pages_and_completions() {
     assert!(stdout(&hugeswap(&["man"])).contains(".TH hugeswap 1"));
     assert!(stdout(&hugeswap(&["man", "run"])).contains("hugeswap\\-run"));
+    assert!(stdout(&hugeswap(&["man", "promote"])).contains("overhead"));
     refused(&["man", "walk"]);
     for shell in ["bash", "zsh", "fish"] {
         let script = stdout(&hugeswap(&["completions", shell]));
@@ -162,4 +178,52 @@ fn doctor_finds_what_is_wrong() {
     let text = stdout(&output);
     assert!(text.contains("MISSING  swap"), "{text}");
     assert!(text.contains("'hugeswap run' does not work here"), "{text}");
+}
+
+#[test]
+fn promote_says_what_is_wrong() {
+    let says = |line: &[&str], what: &str| {
+        let output = hugeswap(line);
+        assert_eq!(output.status.code(), Some(1), "{line:?}");
+        assert!(output.stdout.is_empty(), "{line:?}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(text.lines().count(), 1, "{line:?}: {text}");
+        assert!(text.contains(what), "{line:?}: {text}");
+    };
+    says(&["promote", "--from", "4000"], "there is no node 4000");
+    says(&["promote", "--simulate", "/nowhere"], "/nowhere");
+    let trace = std::env::temp_dir().join(format!("hugeswap-trace-{}", std::process::id()));
+    std::fs::write(&trace, "fast 1s/1G\nslow 2s/1G\nwalk\n").unwrap();
+    let name = trace.to_str().unwrap();
+    says(&["promote", "--simulate", name], "line 3: not understood");
+    std::fs::remove_file(trace).unwrap();
+}
+
+#[test]
+fn promote_simulates() {
+    let trace =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../promote/traces/unmapped-page-cache.trace");
+    let output = hugeswap(&["promote", "--json", "--simulate", trace.to_str().unwrap()]);
+    let document: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let rounds = document["rounds"].as_array().unwrap();
+    assert_eq!(rounds.len(), 10);
+    assert_eq!(document["sizes"].as_array().unwrap().len(), 6);
+}
+
+/// On any machine: it watches, says what it saw, and ends when asked to.
+#[test]
+fn promote_observes_once() {
+    let output = hugeswap(&[
+        "promote",
+        "--observe",
+        "--once",
+        "--interval",
+        "200ms",
+        "--json",
+    ]);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{errors}");
+    let stats: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(stats["pgpromote_success"], 0);
+    assert!(stats["slow_file_pages"].as_u64().unwrap() > 0);
 }

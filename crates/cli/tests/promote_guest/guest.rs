@@ -1,0 +1,325 @@
+//! Builds the guest's first file system, starts it, reads its serial line.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Seconds after which a guest is given up.
+const TIMEOUT: &str = "500";
+
+/// The modules that the scenarios need; what they depend on comes with them.
+const MODULES: [&str; 4] = ["virtio_pci", "virtio_blk", "xfs", "btrfs"];
+
+/// The guest's disks, by the program that makes them.
+const DISKS: [(&str, &[&str]); 3] = [
+    ("ext4", &["mkfs.ext4", "-q", "-F"]),
+    ("xfs", &["mkfs.xfs", "-q", "-f"]),
+    ("btrfs", &["mkfs.btrfs", "-q", "-f"]),
+];
+
+pub struct Guest {
+    kernel: PathBuf,
+    dir: PathBuf,
+    environment: String,
+}
+
+pub struct Report {
+    text: String,
+}
+
+fn target() -> PathBuf {
+    let exe = PathBuf::from(env!("CARGO_BIN_EXE_hugeswap"));
+    exe.ancestors().nth(2).unwrap().to_owned()
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command
+        .output()
+        .unwrap_or_else(|err| panic!("{command:?}: {err}: ./test installs what is needed"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+impl Guest {
+    /// `package` is the name of a Debian package that `./test` has fetched.
+    pub fn new(package: &str) -> Guest {
+        let kernel = target().join("guest").join(package);
+        assert!(
+            kernel.join("boot").is_dir(),
+            "{} is not there: ./test fetches it",
+            kernel.display()
+        );
+        let dir = target()
+            .join("guest")
+            .join(format!("run-{}-{package}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).unwrap();
+        Guest {
+            kernel,
+            dir,
+            environment: String::new(),
+        }
+    }
+
+    /// Sets a variable for the scenarios.
+    pub fn set(mut self, name: &str, value: &str) -> Guest {
+        self.environment += &format!("{name}='{value}'\n");
+        self
+    }
+
+    fn version(&self) -> String {
+        let modules = fs::read_dir(self.kernel.join("lib/modules")).unwrap();
+        let entry = modules.flatten().next().expect("a kernel's modules");
+        entry.file_name().into_string().unwrap()
+    }
+
+    pub fn run(self, scenarios: &[&str]) -> Report {
+        let version = self.version();
+        let initramfs = self.dir.join("initramfs");
+        fs::write(&initramfs, self.initramfs(&version, scenarios)).unwrap();
+        let mut qemu = Command::new("timeout");
+        qemu.args([TIMEOUT, "qemu-system-x86_64"])
+            .args(["-machine", "q35,hmat=on", "-cpu", "max"])
+            // Two processors in turns on one thread: QEMU's emulation in parallel
+            // now and then runs into code that the kernel is patching, which
+            // it does whenever a tracepoint is switched.
+            .args(["-accel", "tcg,thread=single", "-smp", "2"])
+            .args([
+                "-nodefaults",
+                "-nographic",
+                "-no-reboot",
+                "-serial",
+                "stdio",
+            ])
+            .arg("-kernel")
+            .arg(self.kernel.join(format!("boot/vmlinuz-{version}")))
+            .arg("-initrd")
+            .arg(&initramfs)
+            .args(["-append", "console=ttyS0 loglevel=4 panic=-1"]);
+        Guest::memory(&mut qemu);
+        for (name, mkfs) in DISKS {
+            let image = self.dir.join(name);
+            fs::File::create(&image)
+                .unwrap()
+                .set_len(512 << 20)
+                .unwrap();
+            run(Command::new(mkfs[0]).args(&mkfs[1..]).arg(&image));
+            qemu.arg("-drive").arg(format!(
+                "file={},format=raw,if=virtio,cache=unsafe",
+                image.display()
+            ));
+        }
+        let output = qemu
+            .stdin(Stdio::null())
+            .output()
+            .expect("./test installs qemu");
+        let text = String::from_utf8_lossy(&output.stdout).replace('\r', "");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        let _ = fs::remove_dir_all(&self.dir);
+        assert!(
+            text.lines().any(|line| line == "END"),
+            "the guest did not come to its end:\n{text}\n{errors}"
+        );
+        for line in text.lines() {
+            if ["PASS", "FAIL", "NOTE", "TIME"].contains(&line.split(' ').next().unwrap_or("")) {
+                println!("{line}");
+            }
+        }
+        Report { text }
+    }
+
+    /// Node 0 with the processors, node 1 slower, and said to be so (HMAT), so
+    /// that the kernel makes two tiers.
+    fn memory(qemu: &mut Command) {
+        let (fast, slow) = (320, 320);
+        qemu.args(["-m", &format!("{}M", fast + slow)]);
+        for (node, size) in [(0, fast), (1, slow)] {
+            qemu.arg("-object");
+            qemu.arg(format!("memory-backend-ram,id=m{node},size={size}M"));
+        }
+        let latency = "initiator=0,hierarchy=memory,data-type=access-latency";
+        let bandwidth = "initiator=0,hierarchy=memory,data-type=access-bandwidth";
+        for numa in [
+            "node,nodeid=0,memdev=m0,cpus=0-1".to_owned(),
+            "node,nodeid=1,memdev=m1,initiator=0".to_owned(),
+            format!("hmat-lb,{latency},target=0,latency=10"),
+            format!("hmat-lb,{bandwidth},target=0,bandwidth=100G"),
+            format!("hmat-lb,{latency},target=1,latency=30"),
+            format!("hmat-lb,{bandwidth},target=1,bandwidth=20G"),
+        ] {
+            qemu.args(["-numa", &numa]);
+        }
+    }
+
+    fn initramfs(&self, version: &str, scenarios: &[&str]) -> Vec<u8> {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/promote_guest");
+        let mut archive = Archive::default();
+        for dir in ["bin", "proc", "sys", "dev", "modules", "scn", "etc"] {
+            archive.dir(dir);
+        }
+        archive.program("init", &fs::read(here.join("init.sh")).unwrap());
+        let busybox = ["/bin/busybox", "/usr/bin/busybox"]
+            .into_iter()
+            .find_map(|path| fs::read(path).ok())
+            .expect("./test installs busybox-static");
+        archive.program("bin/busybox", &busybox);
+        archive.program("bin/guest", &self.tool(&here.join("guest.c")));
+        let exe = env!("CARGO_BIN_EXE_hugeswap");
+        archive.program("bin/hugeswap", &fs::read(exe).unwrap());
+        for library in libraries(exe) {
+            archive.program(
+                library.trim_start_matches('/'),
+                &fs::read(&library).unwrap(),
+            );
+        }
+        for scenario in fs::read_dir(here.join("scenarios")).unwrap().flatten() {
+            let name = scenario.file_name().into_string().unwrap();
+            archive.program(&format!("scn/{name}"), &fs::read(scenario.path()).unwrap());
+        }
+        archive.program("scenarios", scenarios.join("\n").as_bytes());
+        archive.program("environment", self.environment.as_bytes());
+        let mut order = String::new();
+        for module in self.modules(version) {
+            let name = Path::new(&module).file_name().unwrap().to_str().unwrap();
+            let path = self.kernel.join("lib/modules").join(version).join(&module);
+            let (name, bytes) = match name.strip_suffix(".xz") {
+                Some(name) => {
+                    let output = Command::new("xz").arg("-dc").arg(&path).output().unwrap();
+                    (name, output.stdout)
+                }
+                None => (name, fs::read(&path).unwrap()),
+            };
+            archive.program(&format!("modules/{name}"), &bytes);
+            order += name;
+            order += "\n";
+        }
+        archive.program("modules/order", order.as_bytes());
+        archive.end()
+    }
+
+    /// What the script needs beside busybox, linked statically.
+    fn tool(&self, source: &Path) -> Vec<u8> {
+        let tool = self.dir.join("guest-tool");
+        run(Command::new("cc")
+            .args(["-O2", "-w", "-static", "-o"])
+            .arg(&tool)
+            .arg(source));
+        fs::read(tool).unwrap()
+    }
+
+    /// The wanted modules and what they depend on, in the order to load them.
+    fn modules(&self, version: &str) -> Vec<String> {
+        let list = self
+            .kernel
+            .join("lib/modules")
+            .join(version)
+            .join("modules.dep");
+        let text = fs::read_to_string(list).expect("./test runs depmod");
+        let stem = |path: &str| {
+            let name = path.rsplit('/').next().unwrap_or(path);
+            name.split('.').next().unwrap_or(name).replace('-', "_")
+        };
+        let mut order: Vec<String> = Vec::new();
+        for wanted in MODULES {
+            for line in text.lines() {
+                let Some((module, needs)) = line.split_once(':') else {
+                    continue;
+                };
+                if stem(module) != wanted {
+                    continue;
+                }
+                // What is needed first stands last.
+                let needs = needs.split_whitespace().rev();
+                for path in needs.chain([module]) {
+                    if !order.iter().any(|known| known == path) {
+                        order.push(path.to_owned());
+                    }
+                }
+            }
+        }
+        order
+    }
+}
+
+/// The shared libraries that a program is linked with, and their loader.
+fn libraries(program: &str) -> Vec<String> {
+    run(Command::new("ldd").arg(program))
+        .split_whitespace()
+        .filter(|word| word.starts_with('/'))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The kernel's archive format, "newc".
+#[derive(Default)]
+struct Archive {
+    bytes: Vec<u8>,
+    count: u32,
+    dirs: Vec<String>,
+}
+
+impl Archive {
+    fn dir(&mut self, name: &str) {
+        if !self.dirs.iter().any(|known| known == name) {
+            self.dirs.push(name.to_owned());
+            self.entry(name, 0o040_755, &[]);
+        }
+    }
+
+    fn program(&mut self, name: &str, contents: &[u8]) {
+        let parents: Vec<&str> = name.split('/').collect();
+        for depth in 1..parents.len() {
+            self.dir(&parents[..depth].join("/"));
+        }
+        self.entry(name, 0o100_755, contents);
+    }
+
+    fn entry(&mut self, name: &str, mode: u32, contents: &[u8]) {
+        self.count += 1;
+        let size = u32::try_from(contents.len()).unwrap();
+        let length = name.len() as u32 + 1;
+        // inode, mode, uid, gid, links, time, size, four device numbers, name, sum
+        let fields = [self.count, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, length, 0];
+        self.bytes.extend(b"070701");
+        for field in fields {
+            self.bytes.extend(format!("{field:08x}").bytes());
+        }
+        self.bytes.extend(name.bytes());
+        self.bytes.push(0);
+        self.pad();
+        self.bytes.extend(contents);
+        self.pad();
+    }
+
+    fn pad(&mut self) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+    }
+
+    fn end(mut self) -> Vec<u8> {
+        self.entry("TRAILER!!!", 0, &[]);
+        self.bytes
+    }
+}
+
+impl Report {
+    /// Nothing failed, and these were among what passed.
+    pub fn passed(&self, names: &[&str]) {
+        let failed: Vec<&str> = self
+            .text
+            .lines()
+            .filter(|line| line.starts_with("FAIL "))
+            .collect();
+        assert!(failed.is_empty(), "{}\n\n{}", failed.join("\n"), self.text);
+        for name in names {
+            assert!(
+                self.text.lines().any(|line| line == format!("PASS {name}")),
+                "{name} did not run:\n{}",
+                self.text
+            );
+        }
+    }
+}

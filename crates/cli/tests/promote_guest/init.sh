@@ -1,0 +1,75 @@
+#!/bin/busybox sh
+# The guest's first process: runs the scenarios and says on the serial line how
+# each went, as "PASS name" or "FAIL name: why". The host's test counts them.
+/bin/busybox --install -s /bin
+export PATH=/bin
+mount -t proc none /proc
+mount -t sysfs none /sys
+mount -t devtmpfs none /dev
+mkdir -p /mnt /tmp /run
+mount -t tmpfs -o size=64m none /run
+for module in $(cat /modules/order); do insmod /modules/$module || echo "no module $module"; done
+[ -e /environment ] && . /environment
+PROMOTE="hugeswap promote --from 1 --to 0 --interval 200ms --overhead-budget 100%"
+
+pass() { echo "PASS $1"; }
+fail() { echo "FAIL $1: $2"; tail -n 2 /run/log /run/err 2>/dev/null; }
+# check NAME WHAT TEST...: the test must hold; WHAT is shown if not.
+check() {
+    name=$1 what=$2
+    shift 2
+    if "$@"; then pass "$name"; else fail "$name" "$what"; fi
+}
+field() { echo "$2" | tr ' ' '\n' | sed -n "s/^$1=//p"; }
+# Reads of a disk, in sectors, so far.
+sectors() { awk '{ print $3 }' /sys/block/$1/stat; }
+counter() { tail -n 1 /run/log | sed "s/.*\"$1\":\([0-9.]*\).*/\1/"; }
+
+# A file's cache, wholly on node 1, read once by a process that is gone.
+on_slow() {
+    echo 1 > /proc/sys/vm/drop_caches
+    guest bind 1 cat $1 > /dev/null
+}
+
+start() {
+    $PROMOTE --json "$@" > /run/log 2> /run/err &
+    daemon=$!
+    # Until it has said what it watches and has drawn its first breath.
+    tries=0
+    while [ ! -s /run/log ] && [ $tries -lt 100 ]; do
+        sleep 0.1
+        tries=$((tries + 1))
+    done
+}
+stop() {
+    kill -TERM $daemon
+    wait $daemon
+    status=$?
+}
+
+# Reads until 99 % of the pages are on node 0, at most so many rounds of 5.
+promoted() {
+    rounds=0
+    while [ $rounds -lt ${2:-16} ]; do
+        guest loop $1 5 > /run/loop || return 1
+        rounds=$((rounds + 1))
+        seen=$(guest where $1)
+        n0=$(field node0 "$seen") n1=$(field node1 "$seen")
+        [ $((n0 * 100)) -ge $(((n0 + n1) * 99)) ] && [ $n0 -gt 0 ] && return 0
+        sleep 0.2
+    done
+    return 1
+}
+
+# A file of so many MiB.
+make() {
+    guest make $1 $2
+}
+
+for scenario in $(cat /scenarios); do
+    begin=$(cut -d ' ' -f 1 /proc/uptime)
+    . /scn/$scenario.sh
+    echo "TIME $scenario $(awk -v b=$begin '{ print $1 - b }' /proc/uptime)"
+done
+echo "END"
+poweroff -f

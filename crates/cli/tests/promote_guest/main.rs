@@ -1,0 +1,67 @@
+//! `hugeswap promote` on a machine with two memory nodes: a stock Debian kernel
+//! under QEMU with software emulation, where node 1 has memory and no
+//! processor. The guest runs the real binary; `init.sh` there runs the
+//! scenarios and says how each went.
+//!
+//! `./test` fetches the kernels to `target/guest`.
+
+mod guest;
+
+use guest::Guest;
+
+/// The newest kernel, with an event for reads.
+const READS: &str = "linux-image-6.12-cloud-amd64";
+/// Debian 12's own, without it and with the classic lists of pages.
+const ACTIVATIONS: &str = "linux-image-cloud-amd64";
+
+#[test]
+fn promotes_what_is_read_again() {
+    let scenarios = ["reads", "rate", "tiers", "errors", "files", "thrash"];
+    Guest::new(READS).run(&scenarios).passed(&[
+        "off-nothing-moves",
+        "read-once-stays",
+        "hot-is-promoted",
+        "nothing-read-from-disk",
+        "contents-are-the-same",
+        "clean-stop",
+        "counters",
+        "looking-leaves-no-marks",
+        "rate-limit-holds",
+        "tiers-promote",
+        "no-such-node",
+        "no-permission",
+        "xfs-is-promoted",
+        "btrfs-is-promoted",
+        "deleted-is-promoted",
+        "survives-changes",
+        "container-is-promoted",
+        "others-are-not",
+        "bounded-demote",
+        "bounded-kernel",
+    ]);
+}
+
+#[test]
+fn a_kernel_without_the_event_for_reads() {
+    Guest::new(ACTIVATIONS).run(&["activations"]).passed(&[
+        "watches-activations",
+        "read-once-stays",
+        "looking-leaves-no-marks",
+        "hot-is-promoted",
+        "tmpfs-is-promoted",
+    ]);
+}
+
+/// Prints what a reader whose hot set is larger than the room takes with
+/// promotion and without, in turns.
+#[test]
+fn throughput_under_a_hot_set_too_large() {
+    if std::env::var("HUGESWAP_LONG_TESTS").as_deref() != Ok("1") {
+        return;
+    }
+    Guest::new(READS)
+        .set("WAYS", "off default off default off default")
+        .set("READS", "150")
+        .run(&["thrash"])
+        .passed(&["bounded-default"]);
+}

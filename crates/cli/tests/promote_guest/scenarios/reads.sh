@@ -1,0 +1,43 @@
+# Files that are only read come back; what is read once, or without us, stays.
+uname -r
+mount -t ext4 /dev/vda /mnt
+make /mnt/file 16
+on_slow /mnt/file
+before=$(guest where /mnt/file)
+guest loop /mnt/file 5 > /run/loop
+sum=$(field sum "$(cat /run/loop)")
+check "off-nothing-moves" "$before, $(guest where /mnt/file)" [ "$(field node1 "$(guest where /mnt/file)")" = 4096 ]
+
+on_slow /mnt/file
+start
+cat /mnt/file > /dev/null
+sleep 1
+check "read-once-stays" "$(guest where /mnt/file)" [ "$(field node1 "$(guest where /mnt/file)")" = 4096 ]
+
+disk=$(sectors vda)
+check "hot-is-promoted" "$(guest where /mnt/file)" promoted /mnt/file
+echo "NOTE ext4: all on node 0 after $((rounds * 5)) reads"
+check "nothing-read-from-disk" "$disk, $(sectors vda)" [ "$(sectors vda)" = "$disk" ]
+check "contents-are-the-same" "$(cat /run/loop)" [ "$(field sum "$(cat /run/loop)")" = "$sum" ]
+sleep 0.5
+stop
+check "clean-stop" "status $status" [ $status = 0 ]
+check "counters" "$(tail -n 1 /run/log)" [ "$(counter pgpromote_success)" -ge 4060 ]
+check "no-disk-reads-by-us" "$(counter disk_reads)" [ "$(counter disk_reads)" = 0 ]
+
+# Looking leaves the marks of age as they are.
+on_slow /mnt/file
+marks=$(guest flags /mnt/file)
+start --observe --window 10s
+guest loop /mnt/file 1 > /run/loop
+loop=$(guest flags /mnt/file)
+for i in 1 2 3 4; do guest loop /mnt/file 2 > /run/loop; sleep 0.3; done
+loops=$(guest flags /mnt/file)
+looked=$(counter pgpromote_candidate)
+stop
+on_slow /mnt/file
+guest loop /mnt/file 9 > /run/loop
+check "looking-leaves-no-marks" "$marks, $loop, $loops; without us $(guest flags /mnt/file)" [ "$loops" = "$(guest flags /mnt/file)" ]
+check "observe-moves-nothing" "$(guest where /mnt/file)" [ "$(field node0 "$(guest where /mnt/file)")" = 0 ]
+check "observe-looks" "$looked candidates" [ "$looked" -gt 0 ]
+umount /mnt

@@ -1,0 +1,28 @@
+//! Promotion of hot, unmapped page cache.
+//!
+//! File pages that were demoted to slow memory (a node without processors) and
+//! are only read by `read` stay there: the kernel promotes mapped pages only.
+//! Here they are brought back from user space, on a stock kernel. The modules,
+//! each using only those above it:
+//!
+//! * `page`: what is counted and named;
+//! * `sys`: the system calls, and the only unsafe code;
+//! * `rate`, `hot`, `backoff`, `policy`: what is promoted, when, and when not;
+//! * `tiers`, `trace`, `place`, `files`: what the kernel knows and can do;
+//! * `stats`, `daemon`: all of it together;
+//! * `simulate`: the same policy over a trace and a model of two tiers.
+#![deny(unsafe_code)]
+
+pub mod backoff;
+pub mod daemon;
+pub mod files;
+pub mod hot;
+pub mod page;
+pub mod place;
+pub mod policy;
+pub mod rate;
+pub mod simulate;
+pub mod stats;
+pub mod sys;
+pub mod tiers;
+pub mod trace;
