@@ -177,6 +177,8 @@ impl Engine {
         self.reclaim_parked.store(0, Release);
         self.reclaim_ready.store(0, Release);
         self.cache.lru.reset_lock();
+        // The child's handler is not the parent's, and has not gone anywhere yet.
+        self.kick().set_near(0);
         // SAFETY: answers the `lend_all` of `fork_prepare`, in this process's copy.
         unsafe { self.cache.slots.fork_done() };
         self.cache.slots.start_over();

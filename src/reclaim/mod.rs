@@ -278,9 +278,10 @@ impl<'e> Reclaim<'e> {
         let want = (self.cache.lru.len() / ACTIVE_TO_INACTIVE).clamp(2, INACTIVE_MAX - 1);
         let mut looked = self.cache.lru.len();
         let limit = self.cache.charge.limit();
+        let mut in_vain = 0;
         while self.inactive.len < want && looked > 0 {
             looked -= 1;
-            let Some(pmd) = self.cache.lru.pop(&self.cache.ranges, limit) else {
+            let Some(pmd) = self.cache.lru.pop(&self.cache.ranges, limit, in_vain) else {
                 return;
             };
             match self.cache.deactivate(pmd) {
@@ -288,7 +289,7 @@ impl<'e> Reclaim<'e> {
                     self.cache.stats().pgdeactivate.inc();
                     self.inactive.push(pmd);
                 }
-                Victim::Skip => {}
+                Victim::Skip => in_vain += 1,
                 Victim::NoFrame => return,
             }
         }

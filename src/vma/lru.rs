@@ -152,12 +152,15 @@ impl Lru {
         e.len += 1;
     }
 
-    /// Takes the range whose turn it is. `limit`: pages that may be resident.
-    pub fn pop(&self, t: &Ranges, limit: i64) -> Option<Pmd> {
-        let keep = (limit.max(0) as usize / PMD_NR / WALK_PART).max(WALK_LEAST);
+    /// Takes the range whose turn it is. `limit`: pages that may be resident. `in_vain`: ranges
+    /// that were taken just now and could not leave: when there are no others on the main list,
+    /// the walk list is not spared.
+    pub fn pop(&self, t: &Ranges, limit: i64, in_vain: usize) -> Option<Pmd> {
+        let fits = limit.max(0) as usize / PMD_NR;
+        let keep = (fits / WALK_PART).max(WALK_LEAST.min(fits / 4));
         let mut l = self.0.lock();
         let [main, walk] = &mut l.ends;
-        let e = if walk.len > keep || main.len == 0 {
+        let e = if walk.len > keep || main.len <= in_vain && walk.len > 0 {
             walk
         } else {
             main
@@ -228,10 +231,10 @@ mod tests {
                 && l.hasten(&t, Pmd(4), List::Main)
                 && l.hasten(&t, Pmd(4), List::Main)
         );
-        assert_eq!(l.pop(&t, 0), Some(Pmd(4)));
+        assert_eq!(l.pop(&t, 64 << 9, 0), Some(Pmd(4)));
         assert!(!l.hasten(&t, Pmd(4), List::Main) && !l.hasten(&t, Pmd(9), List::Main));
         l.push(&t, Pmd(5), List::Main);
-        let rest: Vec<_> = core::iter::from_fn(|| l.pop(&t, 0)).collect();
+        let rest: Vec<_> = core::iter::from_fn(|| l.pop(&t, 64 << 9, 0)).collect();
         assert_eq!(rest, [3, 1, 2, 5].map(Pmd));
         assert!(l.is_empty());
     }
@@ -245,10 +248,15 @@ mod tests {
             l.push(&t, Pmd(i), List::Main);
         }
         assert_eq!(l.len(), 3);
-        assert_eq!(l.pop(&t, 0), Some(Pmd(3)));
+        assert_eq!(l.pop(&t, 64 << 9, 0), Some(Pmd(3)));
         l.push(&t, Pmd(3), List::Main);
         assert_eq!(
-            (l.pop(&t, 0), l.pop(&t, 0), l.pop(&t, 0), l.pop(&t, 0)),
+            (
+                l.pop(&t, 64 << 9, 0),
+                l.pop(&t, 64 << 9, 0),
+                l.pop(&t, 64 << 9, 0),
+                l.pop(&t, 64 << 9, 0)
+            ),
             (Some(Pmd(1)), Some(Pmd(2)), Some(Pmd(3)), None)
         );
     }
@@ -266,7 +274,7 @@ mod tests {
                 continue;
             }
             if resident == limit {
-                let victim = l.pop(&t, pages).unwrap().0 as usize - 1;
+                let victim = l.pop(&t, pages, 0).unwrap().0 as usize - 1;
                 state[victim].0 = false;
                 state[victim].2 = l.evict(state[victim].1, PMD_NR);
                 resident -= 1;
@@ -304,7 +312,29 @@ mod tests {
             t.get_or_map(Pmd(i)).unwrap();
             l.push(&t, Pmd(i), if i % 2 == 0 { List::Main } else { List::Walk });
         }
-        let left: Vec<_> = core::iter::from_fn(|| l.pop(&t, 0)).take(6).collect();
+        let left: Vec<_> = core::iter::from_fn(|| l.pop(&t, 64 << 9, 0))
+            .take(6)
+            .collect();
         assert_eq!(left, [1, 3, 5, 7, 2, 4].map(Pmd));
+    }
+
+    #[test]
+    fn ranges_that_cannot_leave_do_not_keep_walks_in() {
+        let t = Ranges::new().unwrap();
+        let l = Lru::default();
+        for i in 1..=6 {
+            t.get_or_map(Pmd(i)).unwrap();
+            let list = if i <= 2 { List::Main } else { List::Walk };
+            l.push(&t, Pmd(i), list);
+        }
+        let limit = 64 << 9;
+        for in_vain in 0..2 {
+            let main = l.pop(&t, limit, in_vain).unwrap();
+            assert!(main.0 <= 2);
+            l.push(&t, main, List::Main);
+        }
+        assert_eq!(l.pop(&t, limit, 2), Some(Pmd(3)));
+        // Where little fits the walk list has less to itself.
+        assert_eq!(l.pop(&t, 8 << 9, 0), Some(Pmd(4)));
     }
 }

@@ -190,7 +190,12 @@ fn adopt(e: &Engine, bell: usize, at: usize, len: usize, prot: i32) {
         }
         return;
     }
-    state().lock().regions.insert(at, at + len);
+    {
+        let mut s = state().lock();
+        s.regions.insert(at, at + len);
+        // Where the hint led into what was bare.
+        s.window.claim(at, at + len);
+    }
     // The kernel may have populated it: MAP_POPULATE, mlockall.
     let _ = e.adopt_resident(at, len);
     if is_writable(prot) {
@@ -316,22 +321,41 @@ fn munmap(e: &Engine, addr: usize, len: usize) -> Result<usize> {
         match area {
             Area::Outside => plain(s, n)?,
             Area::Free => {}
-            Area::Foreign => {
-                plain(s, n)?;
-                let mut st = state().lock();
-                st.foreign.remove(s, t);
-                st.window.strip(s, t);
-            }
+            Area::Foreign => forget_and(s, t, false, || plain(s, n))?,
             Area::Window | Area::Region => {
                 clear(e, s, n)?;
-                plain(s, n)?;
-                let mut st = state().lock();
-                st.regions.remove(s, t);
-                st.window.strip(s, t);
+                forget_and(s, t, true, || plain(s, n))?;
             }
         }
     }
     Ok(0)
+}
+
+/// Strikes a stretch out, then unmaps it. In this order: once it is unmapped another thread may
+/// map there and have that registered, and a child that does not know of it finds zeros.
+fn forget_and(
+    start: usize,
+    end: usize,
+    managed: bool,
+    unmap: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let strike = |on: bool| {
+        let mut s = state().lock();
+        let set = if managed {
+            &mut s.regions
+        } else {
+            &mut s.foreign
+        };
+        if on {
+            set.remove(start, end);
+            s.window.strip(start, end);
+        } else {
+            set.insert(start, end);
+            s.window.claim(start, end);
+        }
+    };
+    strike(true);
+    unmap().inspect_err(|_| strike(false))
 }
 
 fn mprotect(e: &Engine, addr: usize, len: usize, prot: i32) -> Result<usize> {

@@ -9,7 +9,7 @@ pub struct Mapping {
     pub end: usize,
     pub prot: i32,
     pub private: bool,
-    /// No file and no name.
+    /// No file, and no name but one that the program gave it (PR_SET_VMA_ANON_NAME).
     pub anonymous: bool,
 }
 
@@ -26,7 +26,7 @@ fn parse(line: &str) -> Option<Mapping> {
             | bit(1, b'w', libc::PROT_WRITE)
             | bit(2, b'x', libc::PROT_EXEC),
         private: perms.get(3) == Some(&b'p'),
-        anonymous: inode == "0" && words.next().is_none(),
+        anonymous: inode == "0" && words.next().is_none_or(|name| name.starts_with("[anon:")),
     })
 }
 
@@ -91,6 +91,11 @@ mod tests {
         let m = parse("7f00-8f00 rw-p 00000000 00:00 0 ").unwrap();
         assert_eq!((m.start, m.end, m.prot), (0x7f00, 0x8f00, 3));
         assert!(m.private && m.anonymous);
+        assert!(
+            parse("7f00-8f00 rw-p 00000000 00:00 0   [anon: glibc: malloc]")
+                .unwrap()
+                .anonymous
+        );
         assert!(
             !parse("7f00-8f00 rw-p 00000000 00:00 0   [heap]")
                 .unwrap()

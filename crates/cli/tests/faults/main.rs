@@ -175,7 +175,8 @@ fn full_swap_lets_the_program_go_on() {
     assert!(ended.counter("swap_full") > 0);
     assert_eq!(ended.said("warning: swap is full"), 1);
     let peak = ended.counter("peak_resident_bytes");
-    assert!(peak < 144 << 20, "{} MiB were resident", peak >> 20);
+    // 160 MiB of data, of which 64 are in swap; the rest of the bound is staging.
+    assert!(peak < 152 << 20, "{} MiB were resident", peak >> 20);
 }
 
 /// A real file system with less room than the file promises.

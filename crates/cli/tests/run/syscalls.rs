@@ -68,4 +68,5 @@ exact_cases! {
     clones,
     mutexes,
     looks_at_all,
+    hinted_while_unmapped,
 }

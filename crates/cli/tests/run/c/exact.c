@@ -166,6 +166,53 @@ static void looks_at_all(void) {
   }
 }
 
+/* One thread unmaps while another maps at the very place by a hint, as malloc's arenas do. What a
+ * child gets of the second mapping is what was there, not zeros. */
+static char *hint;
+static volatile int stop;
+
+static void *take_and_give(void *arg) {
+  while (!stop) {
+    char *q = map_rw(16 * MB);
+    hint = q + 8 * MB;
+    munmap(q + 8 * MB, 8 * MB);
+    for (volatile int i = 0; i < 2000; i++);
+    munmap(q, 8 * MB);
+  }
+  return arg;
+}
+
+static void hinted_while_unmapped(void) {
+  enum { ROUNDS = 40, EACH = 200 };
+  pthread_t thread;
+  MUST(pthread_create(&thread, 0, take_and_give, 0) == 0);
+  for (int round = 0, found = 0; round < ROUNDS; round++) {
+    char *at = 0;
+    for (int i = 0; i < EACH && !at; i++) {
+      char *want = hint;
+      char *q = mmap(want, 4 * MB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      MUST(q != MAP_FAILED);
+      if (want && q == want) at = q;
+      else MUST(munmap(q, 4 * MB) == 0);
+    }
+    if (!at) continue;
+    found++;
+    fill(at, 4 * MB, round);
+    push_out();
+    pid_t pid = fork();
+    if (pid == 0) {
+      verify(at, 4 * MB, round, "in the child");
+      _exit(0);
+    }
+    wait_ok(pid, "child");
+    verify(at, 4 * MB, round, "in the parent");
+    MUST(munmap(at, 4 * MB) == 0);
+    if (found == 8) break;
+  }
+  stop = 1;
+  MUST(pthread_join(thread, 0) == 0);
+}
+
 int main(int argc, char **argv) {
   MUST(argc == 2);
   p = map_rw(bytes);
@@ -176,6 +223,7 @@ int main(int argc, char **argv) {
   else if (!strcmp(argv[1], "clones")) clones();
   else if (!strcmp(argv[1], "mutexes")) mutexes();
   else if (!strcmp(argv[1], "looks_at_all")) looks_at_all();
+  else if (!strcmp(argv[1], "hinted_while_unmapped")) hinted_while_unmapped();
   else STOP("unknown: %s", argv[1]);
   say("ok\n");
   return 0;
