@@ -7,6 +7,9 @@ use crate::mm::PMD_NR;
 use crate::sys::futex::{self, Scope};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
+/// Without a fault for so long the handler does not stay near (`fault::near`).
+pub const UNUSED_NS: u64 = 1_000_000_000;
+
 /// How others call the reclaim thread and wait for it.
 #[derive(Clone, Copy)]
 pub struct Kick<'e> {

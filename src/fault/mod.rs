@@ -249,7 +249,7 @@ impl<'e> Handler<'e> {
 
     fn serve(&mut self, f: &PageFault) {
         let start_ns = now_ns();
-        self.near.seen(f.tid);
+        self.near.seen(f.tid, start_ns);
         let pmd = Pmd::of(f.addr);
         let page = crate::mm::page_in_pmd(f.addr);
         let ranges = &self.cache.ranges;

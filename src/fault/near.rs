@@ -15,7 +15,7 @@
 //! For walks the handler stays on its own: there it is transfers and page moves that count, and
 //! they go on beside the program's work.
 
-use crate::pressure::Kick;
+use crate::pressure::{Kick, UNUSED_NS};
 use crate::sys::sched::{self, Cpus, Policy};
 use crate::sys::thread::{gettid, now_ns};
 use crate::sys::Errno;
@@ -48,6 +48,8 @@ pub struct Near<'e> {
     apart_faults: u32,
     rest_ns: u64,
     rest_until_ns: u64,
+    /// When the last fault was served.
+    seen_ns: u64,
 }
 
 impl<'e> Near<'e> {
@@ -68,6 +70,7 @@ impl<'e> Near<'e> {
             apart_faults: APART_FAULTS,
             rest_ns: REST_NS,
             rest_until_ns: 0,
+            seen_ns: 0,
         }
     }
 
@@ -79,7 +82,17 @@ impl<'e> Near<'e> {
 
     /// A fault of this thread is about to be served. One of another thread would have to wait
     /// while the one that we are near to runs.
-    pub fn seen(&mut self, tid: u32) {
+    pub fn seen(&mut self, tid: u32, now_ns: u64) {
+        let idle_ns = now_ns - core::mem::replace(&mut self.seen_ns, now_ns);
+        if self.cpu.is_some() && self.kick.near() == 0 {
+            // The watch ended it. If not because there was nothing to do, it was a bad place.
+            self.go_anywhere();
+            self.jumps = 0;
+            if idle_ns < UNUSED_NS {
+                self.rest_until_ns = now_ns + self.rest_ns;
+                self.rest_ns = (self.rest_ns * 2).min(REST_MAX_NS);
+            }
+        }
         if tid != self.tid {
             self.leave();
             self.tid = tid;
@@ -92,13 +105,6 @@ impl<'e> Near<'e> {
             return;
         }
         let looks = core::mem::take(&mut self.looks);
-        if self.cpu.is_some() && self.kick.near() == 0 {
-            // We were helped.
-            self.go_anywhere();
-            self.jumps = 0;
-            self.rest_until_ns = now_ns() + self.rest_ns;
-            self.rest_ns = (self.rest_ns * 2).min(REST_MAX_NS);
-        }
         self.jumps = self.jumps.saturating_add(1);
         match self.cpu {
             None if self.jumps >= ENTER && now_ns() >= self.rest_until_ns => {

@@ -1,6 +1,6 @@
 //! Sees to it that the handler gets to run while it is near (`fault::near`).
 
-use crate::pressure::Kick;
+use crate::pressure::{Kick, UNUSED_NS};
 use crate::sys::sched::{self, Cpus, Policy};
 use crate::sys::thread::now_ns;
 use crate::sys::uffd::Uffd;
@@ -8,8 +8,6 @@ use crate::sys::uffd::Uffd;
 /// How often the reclaim thread looks while the handler is near.
 pub const PERIOD_MS: u64 = 4;
 const PERIOD_NS: u64 = PERIOD_MS * 1_000_000;
-/// Not near for longer than this without a fault.
-const UNUSED_NS: u64 = 1_000_000_000;
 
 #[derive(Default)]
 pub struct Watch {
@@ -35,7 +33,8 @@ impl Watch {
         if still < PERIOD_NS || still < UNUSED_NS && !program.has_message() {
             return;
         }
-        // The handler finds out by the zero, and keeps away for a while.
+        // The handler finds out by the zero, at its next fault: only it knows where both of us may
+        // run.
         kick.set_near(0);
         kick.proc().stats.fault_near_ended.inc();
         let _ = sched::set_policy(tid, Policy::Other);

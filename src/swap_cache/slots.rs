@@ -218,50 +218,18 @@ impl SwapSlots {
 mod tests {
     use super::*;
     use crate::control::{Control, LIVE};
-    use crate::device::{DeviceError, Queue};
-    use std::os::fd::BorrowedFd;
+    use crate::device::faulty::{FaultyDevice, Plan};
+    use crate::device::ram::RamDevice;
 
-    /// Gives space below `room`, and does nothing else.
-    struct Disk {
-        room: u64,
-    }
-
-    impl Device for Disk {
-        fn queue(&self, _: u32) -> Result<Box<dyn Queue>, DeviceError> {
-            unimplemented!()
-        }
-        fn grow(&self, _: u64) -> Result<(), DeviceError> {
-            unimplemented!()
-        }
-        fn reserve(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
-            if offset + len <= self.room {
-                Ok(())
-            } else {
-                Err(DeviceError::NoSpace)
-            }
-        }
-        fn capacity(&self) -> u64 {
-            self.room
-        }
-        fn max_bytes(&self) -> u64 {
-            self.room
-        }
-        fn discard(&self, _: u64, _: u64) -> Result<(), DeviceError> {
-            unimplemented!()
-        }
-        fn describe(&self) -> String {
-            String::new()
-        }
-        fn as_fd(&self) -> BorrowedFd<'_> {
-            unimplemented!()
-        }
-    }
-
+    /// Devices that have space for so many segments each, whatever they promise.
     fn disks(segments: &[u64]) -> Vec<Box<dyn Device>> {
         let disk = |n: &u64| {
-            Box::new(Disk {
-                room: n * SEGMENT_BYTES,
-            }) as Box<dyn Device>
+            let plan = Plan {
+                full_at: Some(n * SEGMENT_BYTES),
+                ..Plan::default()
+            };
+            let memory = RamDevice::new(16 * SEGMENT_BYTES).unwrap();
+            Box::new(FaultyDevice::new(memory, plan)) as Box<dyn Device>
         };
         segments.iter().map(disk).collect()
     }

@@ -143,34 +143,27 @@ pub fn pipe(w: &mut World, r: &mut Rng) {
 }
 
 pub fn file(w: &mut World, r: &mut Rng) {
-    let Some(p) = part(w, r, LARGE) else { return };
-    let (at, len, scratch, fd) = (w.shadow().addr(p), p.count * PAGE, w.scratch, w.file);
-    if r.one_in(2) {
-        pwrite_all(fd, at, len, "pwrite");
-        pread_all(fd, scratch, len, "pread to scratch");
-        w.compare(p, "through a file");
-    } else {
-        w.new_contents(r, p);
-        pwrite_all(fd, scratch, len, "pwrite from scratch");
-        pread_all(fd, at, len, "pread");
-        w.check(p);
-    }
+    through(w, r, w.file, "a file");
 }
 
 pub fn direct(w: &mut World, r: &mut Rng) {
-    let Some(p) = part(w, r, LARGE) else { return };
-    let (at, len, scratch, fd) = (w.shadow().addr(p), p.count * PAGE, w.scratch, w.direct);
-    if fd < 0 {
-        return;
+    if w.direct >= 0 {
+        through(w, r, w.direct, "a file with O_DIRECT");
     }
+}
+
+/// Writes memory to the file and compares, or reads new contents from it.
+fn through(w: &mut World, r: &mut Rng, fd: i32, what: &str) {
+    let Some(p) = part(w, r, LARGE) else { return };
+    let (at, len, scratch) = (w.shadow().addr(p), p.count * PAGE, w.scratch);
     if r.one_in(2) {
-        pwrite_all(fd, at, len, "pwrite with O_DIRECT");
-        pread_all(fd, scratch, len, "pread to scratch with O_DIRECT");
-        w.compare(p, "through a file with O_DIRECT");
+        pwrite_all(fd, at, len, &format!("pwrite to {what}"));
+        pread_all(fd, scratch, len, &format!("pread of {what} to scratch"));
+        w.compare(p, &format!("through {what}"));
     } else {
         w.new_contents(r, p);
-        pwrite_all(fd, scratch, len, "pwrite from scratch with O_DIRECT");
-        pread_all(fd, at, len, "pread with O_DIRECT");
+        pwrite_all(fd, scratch, len, &format!("pwrite from scratch to {what}"));
+        pread_all(fd, at, len, &format!("pread of {what}"));
         w.check(p);
     }
 }
