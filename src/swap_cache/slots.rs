@@ -229,6 +229,7 @@ mod tests {
                 ..Plan::default()
             };
             let memory = RamDevice::new(16 * SEGMENT_BYTES).unwrap();
+            memory.grow(16 * SEGMENT_BYTES).unwrap();
             Box::new(FaultyDevice::new(memory, plan)) as Box<dyn Device>
         };
         segments.iter().map(disk).collect()
