@@ -133,6 +133,8 @@ counters! {
     move_split: Sum,
     /// Moves that met a hole: memory dropped behind the engine's back.
     move_hole: Sum,
+    /// Base pages that the kernel moved and did not count (see `sys::uffd::Uffd::mv`).
+    move_uncounted: Sum,
     /// Base pages that were made the process's own before they could leave, because a fork had
     /// left them shared.
     pgunshare: Sum,

@@ -151,23 +151,20 @@ impl SwapCache {
                 let n = run.end - at;
                 // SAFETY: both ranges are locked and belong to the program.
                 let r = unsafe {
-                    self.program()
-                        .mv(to.page_addr(at), from.page_addr(at), n * PAGE_SIZE, false)
+                    let (dst, src) = (to.page_addr(at), from.page_addr(at));
+                    self.mv(self.program(), dst, src, n * PAGE_SIZE)
                 };
-                let done = match r {
-                    Ok(()) => n,
-                    Err(Refused::Again { done } | Refused::Busy { done }) if tries < 100 => {
-                        tries += 1;
-                        done / PAGE_SIZE
-                    }
+                let Err(e) = r else {
+                    moved = moved.or(PageMask::of(at..run.end));
+                    break;
+                };
+                let mut done = e.done() / PAGE_SIZE;
+                match e {
+                    Refused::Again { .. } | Refused::Busy { .. } if tries < 100 => tries += 1,
                     // Nothing there: zeros here and zeros there.
-                    Err(Refused::Hole { done }) => {
-                        let d = done / PAGE_SIZE;
-                        moved = moved.or(PageMask::of(at + d..at + d + 1));
-                        d + 1
-                    }
-                    Err(_) => return moved,
-                };
+                    Refused::Hole { .. } => done += 1,
+                    _ => return moved.or(PageMask::of(at..at + done)),
+                }
                 moved = moved.or(PageMask::of(at..at + done));
                 at += done;
             }

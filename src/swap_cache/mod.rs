@@ -260,24 +260,27 @@ impl SwapCache {
     fn note_refusal(&self, e: Refused) -> usize {
         let s = self.stats();
         match e {
-            Refused::Busy { done } => {
-                s.move_busy.inc();
-                done / PAGE_SIZE
-            }
-            Refused::Hole { done } => {
-                s.move_hole.inc();
-                done / PAGE_SIZE
-            }
-            Refused::Exists { done } | Refused::Again { done } => done / PAGE_SIZE,
-            Refused::Invalid => {
-                s.move_split.inc();
-                0
-            }
-            Refused::Gone | Refused::Other(_) => 0,
+            Refused::Busy { .. } => s.move_busy.inc(),
+            Refused::Hole { .. } => s.move_hole.inc(),
+            Refused::Invalid => s.move_split.inc(),
+            _ => {}
         }
+        e.done() / PAGE_SIZE
     }
 
-    /// One UFFDIO_MOVE; goes on after partial progress.
+    /// One UFFDIO_MOVE.
+    ///
+    /// # Safety
+    /// As [`Uffd::mv`].
+    unsafe fn mv(&self, uffd: Uffd, dst: usize, src: usize, len: usize) -> Result<(), Refused> {
+        let mut uncounted = 0;
+        // SAFETY: the caller's contract.
+        let r = unsafe { uffd.mv(dst, src, len, &mut uncounted) };
+        self.stats().move_uncounted.add(uncounted as u64);
+        r
+    }
+
+    /// Moves pages of a range; goes on after partial progress.
     fn move_run(
         &self,
         dir: Dir,
@@ -301,7 +304,7 @@ impl SwapCache {
         loop {
             // SAFETY: the range's lock is held, so nobody else moves its pages; the program
             // accesses its memory by address, not through Rust references.
-            match unsafe { uffd.mv(dst + at, src + at, len - at, false) } {
+            match unsafe { self.mv(uffd, dst + at, src + at, len - at) } {
                 Ok(()) => return Ok(()),
                 // Mappings are being changed by another thread, or a page was locked: try again,
                 // but do not spin for ever.

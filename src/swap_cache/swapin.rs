@@ -657,22 +657,15 @@ impl SwapCache {
                 }
                 Err(e) => e,
             };
-            let done = match e {
-                // A page that is there already is newer than ours.
-                Refused::Exists { done } if n == 1 => {
-                    got = got.or(PageMask::of(at..at + 1));
-                    done / PAGE_SIZE
-                }
-                Refused::Exists { done }
-                | Refused::Hole { done }
-                | Refused::Busy { done }
-                | Refused::Again { done } => done / PAGE_SIZE,
-                _ => 0,
-            };
-            let done = done.min(n);
+            let done = (e.done() / PAGE_SIZE).min(n);
             got = got.or(PageMask::of(at..at + done));
             at += done;
             match e {
+                // A page that is there already is newer than ours.
+                Refused::Exists { .. } if n == 1 => {
+                    got = got.or(PageMask::of(at..at + 1));
+                    at += 1;
+                }
                 Refused::Again { .. } if tries < 1000 => tries += 1,
                 _ if n > 1 && done < n => step = 1,
                 _ => at += 1,

@@ -1,9 +1,14 @@
 //! Asking the kernel how memory is mapped.
 
+use super::mem;
 use super::syscall::{syscall, Errno};
+use crate::mm::{PAGE_SIZE, PMD_NR};
 
 const PAGEMAP_SCAN: usize = (3 << 30 | 96 << 16 | (b'f' as u32) << 8 | 16) as usize;
 const PAGE_IS_HUGE: u64 = 1 << 6;
+
+/// Of an entry: the page is in memory, or in the kernel's own swap.
+const PRESENT_OR_SWAPPED: u64 = 3 << 62;
 
 /// `struct pm_scan_arg`.
 #[repr(C)]
@@ -52,6 +57,27 @@ impl Pagemap {
         .map(|fd| Pagemap { fd: fd as i32 })
     }
 
+    /// Which of the first `n` pages, 512 at most, have contents.
+    fn filled(&self, addr: usize, n: usize) -> Result<[bool; PMD_NR], Errno> {
+        let mut entries = [0u64; PMD_NR];
+        // SAFETY: the array is large enough for so many entries.
+        let got = unsafe {
+            syscall(
+                libc::SYS_pread64,
+                [
+                    self.fd as usize,
+                    entries.as_mut_ptr() as usize,
+                    n.min(PMD_NR) * size_of::<u64>(),
+                    addr / PAGE_SIZE * size_of::<u64>(),
+                ],
+            )
+        }?;
+        if got < n.min(PMD_NR) * size_of::<u64>() {
+            return Err(Errno(libc::EIO));
+        }
+        Ok(entries.map(|e| e & PRESENT_OR_SWAPPED != 0))
+    }
+
     /// Whether all of the range is mapped by huge pages (Linux 6.7 and later).
     pub fn is_huge(&self, addr: usize, len: usize) -> Result<bool, Errno> {
         let mut region = Region::default();
@@ -85,4 +111,29 @@ impl Drop for Pagemap {
         // SAFETY: our descriptor, not used again.
         let _ = unsafe { syscall(libc::SYS_close, [self.fd as usize]) };
     }
+}
+
+/// How many bytes at the front are pages that `dst` has and `src` has not; looks at 2 MiB.
+pub fn moved(dst: usize, src: usize, len: usize) -> usize {
+    let n = (len / PAGE_SIZE).min(PMD_NR);
+    let look = || {
+        let map = Pagemap::open()?;
+        Ok((map.filled(dst, n)?, map.filled(src, n)?))
+    };
+    // Without /proc what the kernel itself has swapped out is not seen.
+    let (here, there) = match look().or_else(|_: Errno| Ok((resident(dst, n)?, resident(src, n)?)))
+    {
+        Ok(both) => both,
+        Err(Errno(_)) => return 0,
+    };
+    let pages = (0..n).take_while(|&i| here[i] && !there[i]).count();
+    pages * PAGE_SIZE
+}
+
+fn resident(addr: usize, n: usize) -> Result<[bool; PMD_NR], Errno> {
+    let mut out = [false; PMD_NR];
+    for (page, is) in out.iter_mut().zip(mem::resident(addr, n)?) {
+        *page = is;
+    }
+    Ok(out)
 }
