@@ -84,6 +84,22 @@ pub struct Faults {
     pub seed: u64,
 }
 
+/// How much of a folio that left comes back at a fault: the references' `swapin_enabled`, and what
+/// learns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u32)]
+pub enum SwapIn {
+    /// By what the program does and says.
+    #[default]
+    Auto = 0,
+    /// All of it.
+    Always = 1,
+    /// All of it where the program said MADV_HUGEPAGE, else base pages.
+    Madvise = 2,
+    /// Base pages.
+    Never = 3,
+}
+
 /// Engine settings, the same for every process of a run.
 #[repr(C)]
 pub struct Settings {
@@ -97,8 +113,21 @@ pub struct Settings {
     pub no_io_uring: u32,
     /// Without UFFDIO_MOVE, as before Linux 6.8. For tests.
     pub no_move: u32,
+    /// A `SwapIn`.
+    pub swapin: u32,
     /// For tests.
     pub faults: Faults,
+}
+
+impl Settings {
+    pub fn swap_in(&self) -> SwapIn {
+        match self.swapin {
+            1 => SwapIn::Always,
+            2 => SwapIn::Madvise,
+            3 => SwapIn::Never,
+            _ => SwapIn::Auto,
+        }
+    }
 }
 
 #[repr(C)]

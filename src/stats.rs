@@ -39,7 +39,9 @@ pub enum Merge {
 }
 
 macro_rules! counters {
-    ($($(#[doc = $doc:literal])* $name:ident: $merge:ident,)*) => {
+    (@name $name:ident) => { stringify!($name) };
+    (@name $name:ident $text:literal) => { $text };
+    ($($(#[doc = $doc:literal])* $name:ident $($text:literal)?: $merge:ident,)*) => {
         /// Counters of one process.
         #[derive(Default)]
         #[repr(C)]
@@ -50,12 +52,12 @@ macro_rules! counters {
         }
 
         /// Names of the counters, with what they mean.
-        pub const NAMES: &[(&str, &str)] = &[$((stringify!($name), concat!($($doc),*))),*];
+        pub const NAMES: &[(&str, &str)] = &[$((counters!(@name $name $($text)?), concat!($($doc),*))),*];
 
         impl Stats {
             /// Every counter in the order of `NAMES`.
             pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-                [$((stringify!($name), self.$name.get())),*].into_iter()
+                [$((counters!(@name $name $($text)?), self.$name.get())),*].into_iter()
             }
             /// Everything zero again.
             pub fn clear(&self) {
@@ -177,6 +179,89 @@ counters! {
     peak_swapped_bytes: Max,
     /// Forks of managed processes.
     forks: Sum,
+    /// Reads from swap of one base page.
+    swpin_order_0 "hugepages-4kB/swpin": Sum,
+    /// Reads from swap of 2 to 3 base pages.
+    swpin_order_1 "hugepages-8kB/swpin": Sum,
+    /// Reads from swap of 4 to 7 base pages.
+    swpin_order_2 "hugepages-16kB/swpin": Sum,
+    /// Reads from swap of 8 to 15 base pages.
+    swpin_order_3 "hugepages-32kB/swpin": Sum,
+    /// Reads from swap of 16 to 31 base pages.
+    swpin_order_4 "hugepages-64kB/swpin": Sum,
+    /// Reads from swap of 32 to 63 base pages.
+    swpin_order_5 "hugepages-128kB/swpin": Sum,
+    /// Reads from swap of 64 to 127 base pages.
+    swpin_order_6 "hugepages-256kB/swpin": Sum,
+    /// Reads from swap of 128 to 255 base pages.
+    swpin_order_7 "hugepages-512kB/swpin": Sum,
+    /// Reads from swap of 256 to 511 base pages.
+    swpin_order_8 "hugepages-1024kB/swpin": Sum,
+    /// Reads from swap of a whole folio.
+    swpin_order_9 "hugepages-2048kB/swpin": Sum,
+    /// Writes to swap of one base page.
+    swpout_order_0 "hugepages-4kB/swpout": Sum,
+    /// Writes to swap of 2 to 3 base pages, each in one piece.
+    swpout_order_1 "hugepages-8kB/swpout": Sum,
+    /// Writes to swap of 4 to 7 base pages, each in one piece.
+    swpout_order_2 "hugepages-16kB/swpout": Sum,
+    /// Writes to swap of 8 to 15 base pages, each in one piece.
+    swpout_order_3 "hugepages-32kB/swpout": Sum,
+    /// Writes to swap of 16 to 31 base pages, each in one piece.
+    swpout_order_4 "hugepages-64kB/swpout": Sum,
+    /// Writes to swap of 32 to 63 base pages, each in one piece.
+    swpout_order_5 "hugepages-128kB/swpout": Sum,
+    /// Writes to swap of 64 to 127 base pages, each in one piece.
+    swpout_order_6 "hugepages-256kB/swpout": Sum,
+    /// Writes to swap of 128 to 255 base pages, each in one piece.
+    swpout_order_7 "hugepages-512kB/swpout": Sum,
+    /// Writes to swap of 256 to 511 base pages, each in one piece.
+    swpout_order_8 "hugepages-1024kB/swpout": Sum,
+    /// Writes to swap of a whole folio, in one piece.
+    swpout_order_9 "hugepages-2048kB/swpout": Sum,
+}
+
+impl Stats {
+    /// A read of so many pages, counted by order as the kernel counts folios.
+    pub fn count_swpin(&self, pages: usize) {
+        let orders = [
+            &self.swpin_order_0,
+            &self.swpin_order_1,
+            &self.swpin_order_2,
+            &self.swpin_order_3,
+            &self.swpin_order_4,
+            &self.swpin_order_5,
+            &self.swpin_order_6,
+            &self.swpin_order_7,
+            &self.swpin_order_8,
+            &self.swpin_order_9,
+        ];
+        count_order(&orders, pages);
+    }
+
+    /// A write of so many pages in one piece.
+    pub fn count_swpout(&self, pages: usize) {
+        let orders = [
+            &self.swpout_order_0,
+            &self.swpout_order_1,
+            &self.swpout_order_2,
+            &self.swpout_order_3,
+            &self.swpout_order_4,
+            &self.swpout_order_5,
+            &self.swpout_order_6,
+            &self.swpout_order_7,
+            &self.swpout_order_8,
+            &self.swpout_order_9,
+        ];
+        count_order(&orders, pages);
+    }
+}
+
+fn count_order(orders: &[&Counter], pages: usize) {
+    let order = pages.max(1).ilog2() as usize;
+    if let Some(counter) = orders.get(order) {
+        counter.inc();
+    }
 }
 
 const SUB: usize = 8;

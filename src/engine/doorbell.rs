@@ -2,7 +2,7 @@
 
 use super::Engine;
 use crate::fault::Handler;
-use crate::mm::PAGE_SIZE;
+use crate::mm::{split_by_pmd, PAGE_SIZE};
 use crate::sys::uffd::{PageFault, Uffd};
 use crate::sys::{mem, Errno};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
@@ -13,6 +13,7 @@ pub const DOORBELLS: usize = 64;
 const REGISTER: u32 = 1;
 const FREEZE: u32 = 2;
 const MOVE: u32 = 3;
+const WILL_NEED: u32 = 4;
 
 struct Request {
     op: AtomicU32,
@@ -94,6 +95,11 @@ impl Engine {
         self.doorbells.ring(bell, MOVE, [old, new, len])
     }
 
+    /// Begins to bring a stretch of managed memory in, and does not wait for it: MADV_WILLNEED.
+    pub fn will_need(&self, bell: usize, addr: usize, len: usize) {
+        let _ = self.doorbells.ring(bell, WILL_NEED, [addr, len, 0]);
+    }
+
     /// Lets all transfers end and the engine stand still, for fork.
     pub(super) fn freeze(&self, bell: usize) {
         let _ = self.doorbells.ring(bell, FREEZE, [0; 3]);
@@ -121,6 +127,10 @@ impl Engine {
                 let handler = &*handler;
                 self.cache
                     .move_contents(a, b, c, &|| handler.serve_reclaim())
+            }
+            WILL_NEED => {
+                handler.will_need(split_by_pmd(a, b).map(|(pmd, _)| pmd));
+                Ok(())
             }
             FREEZE => {
                 fork = Some(self.stand_still(handler));

@@ -21,6 +21,7 @@ use crate::mm::{split_by_pmd, PageMask, PMD_NR};
 use crate::pressure::Line;
 use crate::swap_cache::SwapCache;
 use crate::sys::{mem, Errno};
+use crate::vma::Hints;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
 /// The running engine of this process. Exists from `start` until the process ends.
@@ -137,6 +138,38 @@ impl Engine {
             self.cache.page_out(pmd);
         }
         self.kick().kick();
+    }
+
+    /// The ranges are the next to leave when memory is needed: MADV_COLD.
+    pub fn cool(&self, addr: usize, len: usize) {
+        for (pmd, _) in split_by_pmd(addr, len) {
+            self.cache.cool(pmd);
+        }
+    }
+
+    /// What the program says of how it will use the memory. Of a range that is another's in part,
+    /// whoever has the larger part speaks for it.
+    pub fn hint(&self, addr: usize, len: usize, say: impl Fn(&mut Hints)) -> Result<(), Errno> {
+        for (pmd, part) in split_by_pmd(addr, len) {
+            if part.len() * 2 >= PMD_NR {
+                say(&mut self.cache.ranges.get_or_map(pmd)?.lock().hints);
+            }
+        }
+        Ok(())
+    }
+
+    /// What is mapped there next is another's.
+    pub fn forget_hints(&self, addr: usize, len: usize) {
+        for (pmd, part) in split_by_pmd(addr, len) {
+            if let Some(r) = self
+                .cache
+                .ranges
+                .get(pmd)
+                .filter(|_| part.len() * 2 >= PMD_NR)
+            {
+                r.lock().hints = Hints::default();
+            }
+        }
     }
 
     fn kick(&self) -> crate::pressure::Kick<'_> {

@@ -7,11 +7,12 @@
 
 mod near;
 mod stream;
+mod unit;
 
 use crate::device::{Completion, Device, Op, Queue, Request};
 use crate::mm::{PageMask, Pmd, SwapPlace, PAGE_SIZE};
 use crate::pressure::Kick;
-use crate::swap_cache::{FillBuffers, Frame, Plan, SwapCache, Unit, MAX_FRAMES};
+use crate::swap_cache::{FillBuffers, Frame, Plan, SwapCache, MAX_FRAMES};
 use crate::sys::sched::Cpus;
 use crate::sys::thread::now_ns;
 use crate::sys::uffd::{Msg, PageFault};
@@ -57,6 +58,8 @@ struct AheadQueue {
 }
 
 const AHEAD_MAX: usize = 32;
+/// Times that MADV_WILLNEED waits for memory.
+const WILL_NEED_WAITS: usize = 16;
 /// Ranges in which what can be read ahead is looked for.
 const AHEAD_LOOK: i32 = 64;
 
@@ -255,17 +258,22 @@ impl<'e> Handler<'e> {
         let ranges = &self.cache.ranges;
         let resident = |p: Pmd| ranges.get(p).is_some_and(|r| r.lock().present.is_full());
         let (walk, pages) = self.streams.classify(pmd, page, resident);
+        let mode = self.cache.charge.control.settings.swap_in();
+        let mut ahead = None;
         let mut frame: Option<(Frame, bool)> = None;
         let mut stalled = false;
         loop {
             let plan = self.cache.fault(
                 f,
-                |present| {
-                    if present.is_empty() && walk.is_some() {
-                        Unit::Whole
-                    } else {
-                        Unit::Pages(pages)
-                    }
+                |present, hints| {
+                    let seen = unit::Seen {
+                        vacant: present.is_empty(),
+                        walk,
+                        pages,
+                    };
+                    let choice = unit::choose(mode, hints, seen);
+                    ahead = choice.ahead;
+                    choice.unit
                 },
                 &mut frame,
                 &mut self.buffers,
@@ -326,8 +334,9 @@ impl<'e> Handler<'e> {
         if let Some((f, zeroed)) = frame {
             self.cache.frames.put_ready(f, zeroed);
         }
-        if let Some(step) = walk {
-            self.read_ahead(pmd, step);
+        if let Some((step, window)) = ahead.or(unit::passing(mode, walk)) {
+            let window = window.unwrap_or_else(|| self.streams.window());
+            self.read_ahead(pmd, step, window);
         }
         if self.cache.free_pages() < self.kick.low_pages() {
             self.kick.kick();
@@ -353,6 +362,30 @@ impl<'e> Handler<'e> {
         if !self.cache.release_ready() && !self.drop_oldest_ahead() {
             self.wait_for_memory(stalled);
         }
+    }
+
+    /// MADV_WILLNEED: begins to read what of these ranges is in swap, as far as there is room or can
+    /// be made in a moment.
+    pub fn will_need(&mut self, ranges: impl Iterator<Item = Pmd>) {
+        let mut stalled = false;
+        let mut waits = WILL_NEED_WAITS;
+        for pmd in ranges {
+            while !self.begin_ahead(pmd, true) {
+                if waits == 0 {
+                    return self.kick_queues();
+                }
+                waits -= 1;
+                self.wait_for_memory(&mut stalled);
+            }
+            if self.is_full_ahead() {
+                break;
+            }
+        }
+        self.kick_queues();
+    }
+
+    fn is_full_ahead(&self) -> bool {
+        self.ahead.len >= AHEAD_MAX || self.in_flight >= DEPTH / 2
     }
 
     fn drop_oldest_ahead(&mut self) -> bool {
@@ -404,10 +437,9 @@ impl<'e> Handler<'e> {
     }
 
     /// Begins to read the next folios of a walk, as far as frames are at hand.
-    fn read_ahead(&mut self, pmd: Pmd, step: i32) {
-        let mut window = self.streams.window();
+    fn read_ahead(&mut self, pmd: Pmd, step: i32, mut window: usize) {
         for k in 1..=AHEAD_LOOK {
-            if window == 0 || self.ahead.len >= AHEAD_MAX || self.in_flight >= DEPTH / 2 {
+            if window == 0 || self.is_full_ahead() {
                 return;
             }
             let Some(n) = (pmd.0 as i64 + (step * k) as i64).try_into().ok() else {
@@ -421,30 +453,40 @@ impl<'e> Handler<'e> {
                 continue;
             }
             window -= 1;
-            if !self.cache.may_read_ahead(r) {
-                continue;
-            }
-            // Never the last frames: faults come first.
-            if self.cache.frames.ready() <= 2 {
-                match self.cache.prepare_ready(false) {
-                    Some(f) => self.cache.frames.put_ready(f, true),
-                    None => return,
-                }
-            }
-            let mut frame = self.cache.frames.take_ready(false);
-            if let Some(Plan::ReadWhole {
-                frame: fr,
-                pages,
-                entry,
-            }) = self.cache.begin_ahead(next, &mut frame)
-            {
-                self.ahead.push(next);
-                self.read_whole(next, fr, pages, entry, 0, 0);
-            }
-            if let Some((f, zeroed)) = frame {
-                self.cache.frames.put_ready(f, zeroed);
+            if !self.begin_ahead(next, false) {
+                return;
             }
         }
+    }
+
+    /// Begins to read the range, if that makes sense; false if there is no frame for it. `said`: the
+    /// program asked for it, whatever it said of the range before.
+    fn begin_ahead(&mut self, pmd: Pmd, said: bool) -> bool {
+        let range = self.cache.ranges.get(pmd);
+        if !range.is_some_and(|r| self.cache.may_read_ahead(r, said)) {
+            return true;
+        }
+        // Never the last frames: faults come first.
+        if self.cache.frames.ready() <= 2 {
+            match self.cache.prepare_ready(false) {
+                Some(f) => self.cache.frames.put_ready(f, true),
+                None => return false,
+            }
+        }
+        let mut frame = self.cache.frames.take_ready(false);
+        if let Some(Plan::ReadWhole {
+            frame: fr,
+            pages,
+            entry,
+        }) = self.cache.begin_ahead(pmd, &mut frame)
+        {
+            self.ahead.push(pmd);
+            self.read_whole(pmd, fr, pages, entry, 0, 0);
+        }
+        if let Some((f, zeroed)) = frame {
+            self.cache.frames.put_ready(f, zeroed);
+        }
+        true
     }
 
     fn read_whole(

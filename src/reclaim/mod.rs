@@ -360,6 +360,7 @@ impl<'e> Reclaim<'e> {
                 target: 0,
             };
             self.cache.stats().device_write_bytes.add(len as u64);
+            self.cache.stats().count_swpout(run.len());
             let q = piece.entry.device().index();
             // SAFETY: the frame belongs to this write until its last completion was handled.
             while unsafe { self.queues[q].submit(req) }.is_err() {

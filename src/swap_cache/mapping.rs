@@ -47,15 +47,20 @@ impl SwapCache {
         }
     }
 
-    /// The range is to leave next, before it is its turn.
+    /// The range is to leave now, before it is its turn.
     pub fn page_out(&self, pmd: Pmd) {
-        let Some(r) = self.ranges.get(pmd) else {
-            return;
-        };
-        let g = r.lock();
-        if g.listed && self.lru.hasten(&self.ranges, pmd, g.list) {
+        if self.cool(pmd) {
             self.asked.fetch_add(1, Relaxed);
         }
+    }
+
+    /// The range is to leave next; false if nothing of it can.
+    pub fn cool(&self, pmd: Pmd) -> bool {
+        let Some(r) = self.ranges.get(pmd) else {
+            return false;
+        };
+        let g = r.lock();
+        g.listed && self.lru.hasten(&self.ranges, pmd, g.list)
     }
 
     /// Pages that were resident before we knew of them; charged by the caller.

@@ -4,7 +4,7 @@ use super::{Dir, Frame, SwapCache};
 use crate::mm::{copy, PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::sys::uffd::{PageFault, Refused};
 use crate::sys::{mem, Errno};
-use crate::vma::{IoState, List, RangeGuard};
+use crate::vma::{Hints, Huge, IoState, List, Pattern, RangeGuard};
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -115,12 +115,12 @@ enum Whole {
 
 impl SwapCache {
     /// Serves the fault, or says what is needed to do so. `unit` chooses how much of a swapped
-    /// range to bring in, given what is resident of it. A frame
+    /// range to bring in, given what is resident of it and what the program said of it. A frame
     /// that was handed in and not used is put back.
     pub fn fault(
         &self,
         f: &PageFault,
-        unit: impl FnOnce(&PageMask) -> Unit,
+        unit: impl FnOnce(&PageMask, Hints) -> Unit,
         frame: &mut Option<(Frame, bool)>,
         buffers: &mut FillBuffers,
     ) -> Plan {
@@ -134,7 +134,7 @@ impl SwapCache {
             IoState::Idle => {}
             IoState::Ahead if g.moving.has(page) => return self.map_ahead(pmd, &mut g),
             IoState::Inactive if self.may_fill_inactive(&g, page) => {
-                let n = match unit(&g.present) {
+                let n = match unit(&g.present, g.hints) {
                     Unit::Pages(n) => n,
                     Unit::Whole if g.swapped.count() < WHOLE_MIN => FILL_MAX,
                     Unit::Whole => {
@@ -164,7 +164,7 @@ impl SwapCache {
             let unit = if g.salvage {
                 Unit::Pages(1)
             } else {
-                unit(&g.present)
+                unit(&g.present, g.hints)
             };
             return match unit {
                 Unit::Whole if g.swapped.count() >= WHOLE_MIN => self.begin_whole(&mut g, frame),
@@ -180,7 +180,7 @@ impl SwapCache {
             return Plan::Served;
         }
         let untouched = g.present.is_empty() && g.swapped.is_empty() && g.lost.is_empty();
-        if untouched && g.writable.is_full() {
+        if untouched && g.writable.is_full() && g.hints.huge != Huge::Unwanted {
             return self.first_touch(pmd, &mut g, page, frame);
         }
         self.zero_fill(pmd, &mut g, page)
@@ -368,10 +368,14 @@ impl SwapCache {
         }
     }
 
-    /// Whether reading the range ahead makes sense; asked before a frame is taken for it.
-    pub fn may_read_ahead(&self, r: &crate::vma::Range) -> bool {
+    /// Whether reading the range ahead makes sense; asked before a frame is taken for it. Not where the
+    /// program said that it jumps or that it has no use for huge pages, but if it `said` so of the
+    /// range now.
+    pub fn may_read_ahead(&self, r: &crate::vma::Range, said: bool) -> bool {
         let g = r.lock();
+        let against = g.hints.pattern == Pattern::Random || g.hints.huge == Huge::Unwanted;
         g.io() == IoState::Idle
+            && (said || !against)
             && g.present.is_empty()
             && g.swapped.count() >= WHOLE_MIN
             && g.writable.is_full()
@@ -379,12 +383,10 @@ impl SwapCache {
             && !g.salvage
     }
 
-    /// Begins to read a whole range ahead of its fault. None where that makes no sense.
+    /// Begins to read a whole range ahead of its fault, of which `may_read_ahead` said that it may.
+    /// None if that is no longer so.
     pub fn begin_ahead(&self, pmd: Pmd, frame: &mut Option<(Frame, bool)>) -> Option<Plan> {
         let r = self.ranges.get(pmd)?;
-        if !self.may_read_ahead(r) {
-            return None;
-        }
         let mut g = r.lock();
         if g.io() != IoState::Idle || !g.present.is_empty() || g.swapped.is_empty() {
             return None;
@@ -408,6 +410,7 @@ impl SwapCache {
         let mut g = r.lock();
         if ok {
             self.stats().pswpin.add(g.moving.count() as u64);
+            self.stats().count_swpin(g.moving.count());
             if g.ahead && !g.wanted {
                 g.set_io(IoState::Ahead);
                 return true;
@@ -568,6 +571,7 @@ impl SwapCache {
                 self.forget_slots(pmd, &mut g, got);
             }
             self.stats().pswpin.add(n as u64);
+            self.stats().count_swpin(n);
             self.stats().fill.inc();
         } else {
             wake = true;

@@ -40,6 +40,33 @@ impl IoState {
     }
 }
 
+/// What the program said of how it will use a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Hints {
+    pub pattern: Pattern,
+    pub huge: Huge,
+}
+
+/// MADV_NORMAL, MADV_SEQUENTIAL, MADV_RANDOM.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum Pattern {
+    #[default]
+    Normal = 0,
+    Sequential = 1,
+    Random = 2,
+}
+
+/// MADV_HUGEPAGE, MADV_NOHUGEPAGE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum Huge {
+    #[default]
+    Unsaid = 0,
+    Wanted = 1,
+    Unwanted = 2,
+}
+
 /// What is known of one 2 MiB range; fields are read and written under its lock.
 pub struct State {
     pub present: PageMask,
@@ -74,6 +101,7 @@ pub struct State {
     pub huge: bool,
     /// The read in flight is ahead of its fault.
     pub ahead: bool,
+    pub hints: Hints,
 }
 
 /// A range's descriptor: 64-byte head and the masks.

@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use hugeswap::control::SwapIn;
+
 use crate::size::Size;
 use crate::swap_spec::{self, SwapSpec};
 
@@ -24,6 +26,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE")]
     pub swap_size: Option<Size>,
 
+    /// How much of a huge page comes back at a fault: what the program's accesses suggest; all of
+    /// it; all of it where the program said MADV_HUGEPAGE and else base pages; base pages
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
+    pub swapin: SwapInArg,
+
     /// Write counters to this file as JSON, every second and at the end
     #[arg(long, value_name = "FILE")]
     pub stats_json: Option<PathBuf>,
@@ -43,4 +50,24 @@ pub struct RunArgs {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default)]
+pub enum SwapInArg {
+    #[default]
+    Auto,
+    Always,
+    Madvise,
+    Never,
+}
+
+impl From<SwapInArg> for SwapIn {
+    fn from(arg: SwapInArg) -> SwapIn {
+        match arg {
+            SwapInArg::Auto => SwapIn::Auto,
+            SwapInArg::Always => SwapIn::Always,
+            SwapInArg::Madvise => SwapIn::Madvise,
+            SwapInArg::Never => SwapIn::Never,
+        }
+    }
 }

@@ -14,6 +14,7 @@ use hugeswap::engine::Engine;
 use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
 use hugeswap::sys::syscall::{check, raw};
 use hugeswap::sys::{mem, Errno};
+use hugeswap::vma::{Huge, Pattern};
 
 type Result<T> = core::result::Result<T, Errno>;
 
@@ -52,7 +53,7 @@ pub fn run(f: &mut Frame) {
         MMAP => mmap(e, bell, a),
         MUNMAP => munmap(e, a[0], a[1]),
         MPROTECT => mprotect(e, a[0], a[1], a[2] as i32),
-        MADVISE => madvise(e, a[0], a[1], a[2] as i32),
+        MADVISE => madvise(e, bell, a[0], a[1], a[2] as i32),
         MREMAP => mremap(e, bell, a),
         BRK => crate::brk::brk(e, a[0]),
         FORK => fork::fork(e, f),
@@ -271,6 +272,7 @@ fn mmap_fixed(
 pub fn clear(e: &Engine, addr: usize, len: usize) -> Result<()> {
     e.set_writable(addr, len, false)?;
     e.discard(addr, len);
+    e.forget_hints(addr, len);
     let flagged = {
         let mut s = state().lock();
         s.wiped.remove(addr, addr + len);
@@ -395,7 +397,7 @@ fn mprotect(e: &Engine, addr: usize, len: usize, prot: i32) -> Result<usize> {
     Ok(0)
 }
 
-fn madvise(e: &Engine, addr: usize, len: usize, advice: i32) -> Result<usize> {
+fn madvise(e: &Engine, bell: usize, addr: usize, len: usize, advice: i32) -> Result<usize> {
     // SAFETY: the program's own call.
     let plain = || unsafe { mem::madvise(addr, len, advice) };
     let Some(n) = pages(len).filter(|_| addr % PAGE_SIZE == 0) else {
@@ -428,7 +430,7 @@ fn madvise(e: &Engine, addr: usize, len: usize, advice: i32) -> Result<usize> {
         let locked = state().lock().locked.overlaps(addr, end);
         if let Some(&(from, _)) = locked.first() {
             if from > addr {
-                madvise(e, addr, from - addr, advice)?;
+                madvise(e, bell, addr, from - addr, advice)?;
             }
             return Err(Errno::EINVAL);
         }
@@ -453,9 +455,23 @@ fn madvise(e: &Engine, addr: usize, len: usize, advice: i32) -> Result<usize> {
                 e.discard_swapped(s, t - s);
             }
         }
-        // Huge pages are the engine's business, and how faults are served depends on this flag.
-        libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | MADV_COLLAPSE => {}
-        MADV_COLD => {}
+        // The kernel is not told: how it serves faults depends on this flag (`Engine::advise`).
+        libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE => {
+            let huge = if advice == libc::MADV_HUGEPAGE {
+                Huge::Wanted
+            } else {
+                Huge::Unwanted
+            };
+            for &(s, t) in &ours {
+                e.hint(s, t - s, |h| h.huge = huge)?;
+            }
+        }
+        MADV_COLLAPSE => {}
+        MADV_COLD => {
+            for &(s, t) in &ours {
+                e.cool(s, t - s);
+            }
+        }
         MADV_PAGEOUT => {
             for &(s, t) in &ours {
                 e.page_out(s, t - s);
@@ -489,13 +505,23 @@ fn madvise(e: &Engine, addr: usize, len: usize, advice: i32) -> Result<usize> {
             plain()?;
             state().lock().wiped.remove(addr, end);
         }
-        // The kernel's readahead and merging have nothing to do here.
-        libc::MADV_WILLNEED
-        | libc::MADV_NORMAL
-        | libc::MADV_SEQUENTIAL
-        | libc::MADV_RANDOM
-        | libc::MADV_MERGEABLE
-        | libc::MADV_UNMERGEABLE => {}
+        libc::MADV_WILLNEED => {
+            for &(s, t) in &ours {
+                e.will_need(bell, s, t - s);
+            }
+        }
+        libc::MADV_NORMAL | libc::MADV_SEQUENTIAL | libc::MADV_RANDOM => {
+            let pattern = match advice {
+                libc::MADV_SEQUENTIAL => Pattern::Sequential,
+                libc::MADV_RANDOM => Pattern::Random,
+                _ => Pattern::Normal,
+            };
+            for &(s, t) in &ours {
+                e.hint(s, t - s, |h| h.pattern = pattern)?;
+            }
+        }
+        // The kernel's merging has nothing to do here.
+        libc::MADV_MERGEABLE | libc::MADV_UNMERGEABLE => {}
         libc::MADV_DONTFORK | libc::MADV_DONTDUMP => {
             plain()?;
             let mut s = state().lock();

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hugeswap::control::{Control, Settings, ENV, LIVE};
+use hugeswap::control::{Control, Settings, SwapIn, ENV, LIVE};
 use hugeswap::sys::futex::{self, Scope};
 
 use super::sys::{self, Status};
@@ -80,6 +80,7 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
             devices: devices.len() as u32,
             no_io_uring: env_flag("HUGESWAP_NO_IO_URING"),
             no_move: no_move.into(),
+            swapin: SwapIn::from(args.swapin) as u32,
             faults,
         },
         &devices,

@@ -14,5 +14,6 @@ mod runtimes;
 mod stats;
 mod support;
 mod swap_full;
+mod swap_in;
 mod swap_out;
 mod syscalls;

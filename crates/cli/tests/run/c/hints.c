@@ -1,0 +1,88 @@
+/* What a program may say of its memory: hints ADVICE ACTION. */
+#include "check.h"
+#include <time.h>
+
+#define PAGES (96 * MB / PAGE)
+static char *p;
+
+static int named(const char *name) {
+  static const struct {
+    const char *name;
+    int advice;
+  } all[] = {{"none", -1},       {"sequential", MADV_SEQUENTIAL}, {"random", MADV_RANDOM},
+             {"huge", MADV_HUGEPAGE}, {"nohuge", MADV_NOHUGEPAGE}};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    if (!strcmp(all[i].name, name)) return all[i].advice;
+  STOP("unknown: %s", name);
+}
+
+static void check_page(size_t i) { verify_from(p + i * PAGE, i * PAGE, PAGE, 1, "a page"); }
+
+static void walk(void) {
+  for (int round = 0; round < 2; round++)
+    for (size_t i = 0; i < PAGES; i++) check_page(i);
+}
+
+/* Each range for the first time where nothing has led there: every third one, and one page of it. */
+static void visit(void) {
+  for (size_t range = 0; range < PAGES / 512; range += 3) check_page(range * 512 + 100 + range);
+}
+
+static void jump(void) {
+  u64 state = 7;
+  for (int i = 0; i < 3000; i++) check_page(next(&state) % PAGES);
+}
+
+static size_t resident(char *at, size_t bytes) {
+  unsigned char there[512];
+  size_t n = 0;
+  for (size_t from = 0; from < bytes; from += 2 * MB) {
+    MUST(mincore(at + from, 2 * MB, there) == 0);
+    for (int i = 0; i < 512; i++) n += there[i] & 1;
+  }
+  return n;
+}
+
+/* What is out comes in without being touched. */
+static void will_need(void) {
+  struct timespec moment = {0, 10000000};
+  MUST(madvise(p, 8 * MB, MADV_PAGEOUT) == 0);
+  for (int i = 0; resident(p, 8 * MB) > 0 && i < 500; i++) nanosleep(&moment, 0);
+  MUST(resident(p, 8 * MB) == 0);
+  MUST(madvise(p, 8 * MB, MADV_WILLNEED) == 0);
+  for (int i = 0; i < 30; i++) nanosleep(&moment, 0);
+  for (size_t i = 0; i < 8 * MB / PAGE; i++) check_page(i);
+}
+
+/* Of what was written last, what is called cold leaves first. */
+static void cold(void) {
+  char *old = map_rw(16 * MB), *new = map_rw(16 * MB), *more = map_rw(32 * MB);
+  fill(old, 16 * MB, 2);
+  fill(new, 16 * MB, 3);
+  MUST(madvise(new, 16 * MB, MADV_COLD) == 0);
+  fill(more, 32 * MB, 4);
+  size_t of_old = resident(old, 16 * MB), of_new = resident(new, 16 * MB);
+  if (of_old <= of_new) STOP("resident: %zu of the old, %zu of the cold", of_old, of_new);
+  verify(old, 16 * MB, 2, "old");
+  verify(new, 16 * MB, 3, "cold");
+}
+
+int main(int argc, char **argv) {
+  MUST(argc == 3);
+  const char *what = argv[2];
+  int advice = named(argv[1]);
+  if (!strcmp(what, "cold")) {
+    cold();
+  } else {
+    p = map_rw(PAGES * PAGE);
+    if (advice >= 0) MUST(madvise(p, PAGES * PAGE, advice) == 0);
+    fill(p, PAGES * PAGE, 1);
+    if (!strcmp(what, "walk")) walk();
+    else if (!strcmp(what, "visit")) visit();
+    else if (!strcmp(what, "jump")) jump();
+    else if (!strcmp(what, "will-need")) will_need();
+    else STOP("unknown: %s", what);
+  }
+  say("ok\n");
+  return 0;
+}

@@ -1,0 +1,79 @@
+//! How much of what left comes back at a fault: by what the program does, what it says, and what
+//! `--swapin` says. docs/swap-in.md.
+
+use crate::support::{compile, Done, Run};
+
+fn hints(advice: &str, action: &str, swapin: &str) -> Done {
+    let program = compile("hints");
+    let done = Run::new(64, [program.to_str().unwrap(), advice, action])
+        .option(format!("--swapin={swapin}"))
+        .ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done.has_swapped();
+    done
+}
+
+/// Reads of more than one page.
+fn larger_reads(done: &Done) -> u64 {
+    (1..10)
+        .map(|order| done.counter(&format!("hugepages-{}kB/swpin", 4 << order)))
+        .sum()
+}
+
+#[test]
+fn walks_and_jumps_are_told_apart() {
+    let walk = hints("none", "walk", "auto");
+    assert!(walk.counter("hugepages-2048kB/swpin") > 32, "{walk}");
+    assert!(walk.counter("swap_ra_hit") > 16, "{walk}");
+    let jump = hints("none", "jump", "auto");
+    let pages = jump.counter("hugepages-4kB/swpin");
+    assert!(pages > 500 && larger_reads(&jump) < pages / 10, "{jump}");
+}
+
+#[test]
+fn swapin_never() {
+    let walk = hints("huge", "walk", "never");
+    assert!(walk.counter("hugepages-4kB/swpin") > 10_000, "{walk}");
+    assert_eq!(larger_reads(&walk), 0, "{walk}");
+    assert_eq!(walk.counter("thp_swpin"), 0, "{walk}");
+}
+
+#[test]
+fn swapin_always() {
+    let visit = hints("random", "visit", "always");
+    assert!(visit.counter("thp_swpin") >= 4, "{visit}");
+    assert_eq!(visit.counter("hugepages-4kB/swpin"), 0, "{visit}");
+}
+
+#[test]
+fn swapin_madvise() {
+    let unsaid = hints("none", "walk", "madvise");
+    assert_eq!(unsaid.counter("thp_swpin"), 0, "{unsaid}");
+    let said = hints("huge", "visit", "madvise");
+    assert!(said.counter("thp_swpin") >= 4, "{said}");
+}
+
+#[test]
+fn what_the_program_says() {
+    let random = hints("random", "walk", "auto");
+    assert_eq!(larger_reads(&random), 0, "{random}");
+    let sequential = hints("sequential", "visit", "auto");
+    assert!(sequential.counter("thp_swpin") >= 4, "{sequential}");
+    // Neither a huge page when it is touched first, nor when it comes back.
+    let base = hints("nohuge", "walk", "auto");
+    assert_eq!(base.counter("thp_swpin"), 0, "{base}");
+    assert!(base.counter("anon_fault_alloc") >= 96 << 8, "{base}");
+    assert!(base.counter("hugepages-256kB/swpin") > 16, "{base}");
+}
+
+#[test]
+fn what_will_be_needed_is_there() {
+    let done = hints("none", "will-need", "auto");
+    assert!(done.counter("swap_ra") >= 4, "{done}");
+    assert!(done.counter("swap_ra_hit") >= 4, "{done}");
+}
+
+#[test]
+fn what_is_cold_leaves_first() {
+    hints("none", "cold", "auto");
+}

@@ -1,0 +1,133 @@
+//! How much to bring in for a fault: docs/swap-in.md.
+
+use crate::control::SwapIn;
+use crate::swap_cache::Unit;
+use crate::vma::{Hints, Huge, Pattern};
+
+/// What is known of the fault itself.
+#[derive(Clone, Copy)]
+pub struct Seen {
+    /// Nothing of its range is resident.
+    pub vacant: bool,
+    /// It goes on with a walk that enters ranges at their edge, in this direction.
+    pub walk: Option<i32>,
+    /// Pages for the place that the walk has come to; one for a jump.
+    pub pages: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Choice {
+    pub unit: Unit,
+    /// Read the next folios too, in this direction; and how many, where that was said.
+    pub ahead: Option<(i32, Option<usize>)>,
+}
+
+/// Folios that are read ahead where the program said MADV_SEQUENTIAL.
+const SEQUENTIAL: usize = 4;
+
+pub fn choose(mode: SwapIn, hints: Hints, seen: Seen) -> Choice {
+    let only = |unit| Choice { unit, ahead: None };
+    let huge = match mode {
+        SwapIn::Never => return only(Unit::Pages(1)),
+        SwapIn::Madvise if hints.huge != Huge::Wanted => return only(Unit::Pages(1)),
+        SwapIn::Always | SwapIn::Madvise => true,
+        // MADV_HUGEPAGE says nothing here: numpy says it of every large array, however it is used.
+        SwapIn::Auto => false,
+    };
+    let walk = seen.walk.map(|step| (step, None));
+    if huge {
+        return Choice {
+            unit: Unit::Whole,
+            ahead: walk,
+        };
+    }
+    match (hints.huge, hints.pattern) {
+        (_, Pattern::Random) => only(Unit::Pages(1)),
+        (Huge::Unwanted, _) => only(Unit::Pages(seen.pages)),
+        (_, Pattern::Sequential) if seen.vacant => Choice {
+            unit: Unit::Whole,
+            ahead: walk.or(Some((1, Some(SEQUENTIAL)))),
+        },
+        _ if seen.vacant && walk.is_some() => Choice {
+            unit: Unit::Whole,
+            ahead: walk,
+        },
+        _ => Choice {
+            unit: Unit::Pages(seen.pages),
+            ahead: walk,
+        },
+    }
+}
+
+/// What to read ahead for a fault that found its page without being asked how much it wants: in a
+/// frame, or never touched.
+pub fn passing(mode: SwapIn, walk: Option<i32>) -> Option<(i32, Option<usize>)> {
+    match mode {
+        SwapIn::Auto | SwapIn::Always => walk.map(|step| (step, None)),
+        SwapIn::Madvise | SwapIn::Never => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hints(huge: Huge, pattern: Pattern) -> Hints {
+        Hints { pattern, huge }
+    }
+
+    #[test]
+    fn modes_and_hints() {
+        use {Huge::*, Pattern::*, SwapIn::*};
+        let walk = Seen {
+            vacant: true,
+            walk: Some(-1),
+            pages: 16,
+        };
+        let jump = Seen {
+            vacant: true,
+            walk: None,
+            pages: 1,
+        };
+        let on = Some((-1, None));
+        for (mode, huge, pattern, seen, unit, ahead) in [
+            (Auto, Unsaid, Normal, walk, Unit::Whole, on),
+            (Auto, Unsaid, Normal, jump, Unit::Pages(1), None),
+            (Auto, Wanted, Normal, jump, Unit::Pages(1), None),
+            (Auto, Wanted, Random, jump, Unit::Pages(1), None),
+            (Auto, Unwanted, Normal, walk, Unit::Pages(16), None),
+            (Auto, Unsaid, Random, walk, Unit::Pages(1), None),
+            (
+                Auto,
+                Unsaid,
+                Sequential,
+                jump,
+                Unit::Whole,
+                Some((1, Some(4))),
+            ),
+            (Auto, Unsaid, Sequential, walk, Unit::Whole, on),
+            (Always, Unwanted, Random, jump, Unit::Whole, None),
+            (Always, Unsaid, Normal, walk, Unit::Whole, on),
+            (Never, Wanted, Sequential, walk, Unit::Pages(1), None),
+            (Madvise, Unsaid, Sequential, walk, Unit::Pages(1), None),
+            (Madvise, Wanted, Normal, jump, Unit::Whole, None),
+        ] {
+            let got = choose(mode, hints(huge, pattern), seen);
+            assert_eq!(got, Choice { unit, ahead }, "{mode:?} {huge:?} {pattern:?}");
+        }
+    }
+
+    #[test]
+    fn a_walk_that_is_half_there_gets_pages() {
+        let seen = Seen {
+            vacant: false,
+            walk: Some(1),
+            pages: 64,
+        };
+        let got = choose(SwapIn::Auto, Hints::default(), seen);
+        assert_eq!(got.unit, Unit::Pages(64));
+        assert_eq!(got.ahead, Some((1, None)));
+        assert_eq!(passing(SwapIn::Auto, seen.walk), got.ahead);
+        assert_eq!(passing(SwapIn::Never, seen.walk), None);
+    }
+}
