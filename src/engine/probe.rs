@@ -55,7 +55,10 @@ fn frees_page_tables() -> Result<bool, Errno> {
             mem::madvise(addr, PMD_SIZE, libc::MADV_DONTNEED)?;
             mem::madvise(addr, PMD_SIZE, libc::MADV_HUGEPAGE)?;
             (addr as *mut u8).write_volatile(1);
-            Pagemap::open()?.is_huge(addr, PMD_SIZE)
+            let map = Pagemap::open()?;
+            let huge = map.is_huge(addr, PMD_SIZE);
+            map.close();
+            huge
         })();
         let _ = mem::munmap(addr, PMD_SIZE);
         r

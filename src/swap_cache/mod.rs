@@ -23,6 +23,7 @@ use clean::KeepFolios;
 use crate::charge::Charge;
 use crate::mm::{PageMask, Pmd, SwapEntry, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::stats::Stats;
+use crate::sys::pagemap::Pagemap;
 use crate::sys::uffd::{Refused, Uffd};
 use crate::sys::Errno;
 use crate::vma::{IoState, Lru, RangeGuard, Ranges};
@@ -58,6 +59,8 @@ pub struct SwapCache {
     warned_lost: AtomicBool,
     program_fd: AtomicI32,
     staging_fd: AtomicI32,
+    /// `/proc/self/pagemap`; -1 where it cannot be had.
+    pagemap_fd: AtomicI32,
     zeros: Zeros,
     /// Key of the checksums.
     seed: u64,
@@ -88,6 +91,7 @@ impl SwapCache {
             abilities,
             program_fd: AtomicI32::new(program.fd()),
             staging_fd: AtomicI32::new(staging.fd()),
+            pagemap_fd: AtomicI32::new(Self::open_pagemap()),
             stuck: AtomicBool::new(false),
             full: AtomicBool::new(false),
             asked: AtomicUsize::new(0),
@@ -116,6 +120,20 @@ impl SwapCache {
     pub fn set_uffds(&self, program: Uffd, staging: Uffd) {
         self.program_fd.store(program.fd(), Relaxed);
         self.staging_fd.store(staging.fd(), Relaxed);
+        self.pagemap_fd.store(Self::open_pagemap(), Relaxed);
+    }
+
+    fn open_pagemap() -> i32 {
+        Pagemap::open().map_or(-1, |map| map.fd())
+    }
+
+    /// Whether the frame holds one huge page. A move that finds a page table at its destination goes
+    /// page by page, takes the huge page apart, and does not say so.
+    fn is_huge(&self, frame: Frame) -> bool {
+        let fd = self.pagemap_fd.load(Relaxed);
+        let map = Pagemap::from_fd(fd);
+        // Where it cannot be known we go by what we did.
+        fd < 0 || map.is_huge(self.frames.addr(frame), PMD_SIZE) != Ok(false)
     }
 
     /// Pages that can be had without reclaim: what the limit leaves, and what staging holds ready.

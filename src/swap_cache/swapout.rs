@@ -429,13 +429,15 @@ impl SwapCache {
         // Asked after the pages were moved out: a call that could keep a hold of them switches
         // recycling off before it takes effect.
         let whole = pages.is_full() && huge;
-        if whole && self.charge.control.may_recycle() && self.charge.room() >= 0 {
+        let again = whole && self.charge.control.may_recycle() && self.charge.room() >= 0;
+        // Base pages would stay base pages, and their page table take the next folio apart.
+        if again && self.is_huge(frame) {
             self.stats().folio_recycled.inc();
             self.frames.put_ready(frame, false);
             return;
         }
         self.stats().folio_freed.inc();
-        self.frames.clear(frame, !whole, self.staging());
+        self.frames.clear(frame, !whole || again, self.staging());
         self.frames.put_empty(frame);
         self.charge.uncharge(pages.count());
     }

@@ -36,12 +36,27 @@ struct Region {
     categories: u64,
 }
 
-/// `/proc/self/pagemap` of this process.
+/// `/proc/self/pagemap` of this process. Copies share the descriptor.
+#[derive(Clone, Copy)]
 pub struct Pagemap {
     fd: i32,
 }
 
 impl Pagemap {
+    /// What is open under this number.
+    pub fn from_fd(fd: i32) -> Pagemap {
+        Pagemap { fd }
+    }
+
+    pub fn fd(&self) -> i32 {
+        self.fd
+    }
+
+    pub fn close(self) {
+        // SAFETY: our descriptor, not used again.
+        let _ = unsafe { syscall(libc::SYS_close, [self.fd as usize]) };
+    }
+
     pub fn open() -> Result<Pagemap, Errno> {
         // SAFETY: the path is a constant C string.
         unsafe {
@@ -106,19 +121,14 @@ impl Pagemap {
     }
 }
 
-impl Drop for Pagemap {
-    fn drop(&mut self) {
-        // SAFETY: our descriptor, not used again.
-        let _ = unsafe { syscall(libc::SYS_close, [self.fd as usize]) };
-    }
-}
-
 /// How many bytes at the front are pages that `dst` has and `src` has not; looks at 2 MiB.
 pub fn moved(dst: usize, src: usize, len: usize) -> usize {
     let n = (len / PAGE_SIZE).min(PMD_NR);
     let look = || {
         let map = Pagemap::open()?;
-        Ok((map.filled(dst, n)?, map.filled(src, n)?))
+        let both = (map.filled(dst, n), map.filled(src, n));
+        map.close();
+        Ok((both.0?, both.1?))
     };
     // Without /proc what the kernel itself has swapped out is not seen.
     let (here, there) = match look().or_else(|_: Errno| Ok((resident(dst, n)?, resident(src, n)?)))

@@ -77,3 +77,9 @@ fn what_will_be_needed_is_there() {
 fn what_is_cold_leaves_first() {
     hints("none", "cold", "auto");
 }
+
+/// A folio that was taken apart once does not do the same to those that pass through its frame.
+#[test]
+fn what_is_walked_stays_huge() {
+    hints("none", "stay", "auto");
+}

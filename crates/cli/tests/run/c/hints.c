@@ -67,6 +67,30 @@ static void cold(void) {
   verify(new, 16 * MB, 3, "cold");
 }
 
+/* A few huge pages are taken apart; those beside them stay whole, however often they come and go. */
+static void stay(void) {
+  for (size_t range = 0; range < PAGES / 512; range += 8) {
+    char *hole = p + (range * 512 + 77) * PAGE;
+    MUST(madvise(hole, PAGE, MADV_DONTNEED) == 0);
+    fill(hole, PAGE, 1 + (range * 512 + 77) * PAGE);
+  }
+  walk();
+  walk();
+  size_t huge = 0, all = 0, n;
+  unsigned long from = 0, to = 0;
+  char line[512];
+  FILE *f = fopen("/proc/self/smaps", "r");
+  MUST(f);
+  while (fgets(line, sizeof line, f)) {
+    if (sscanf(line, "%lx-%lx ", &from, &to) == 2) continue;
+    if (to <= (unsigned long)p || from >= (unsigned long)p + PAGES * PAGE) continue;
+    if (sscanf(line, "Rss: %zu", &n) == 1) all += n;
+    if (sscanf(line, "AnonHugePages: %zu", &n) == 1) huge += n;
+  }
+  fclose(f);
+  if (huge * 10 < all * 8) STOP("%zu of %zu KiB in huge pages", huge, all);
+}
+
 int main(int argc, char **argv) {
   MUST(argc == 3);
   const char *what = argv[2];
@@ -79,6 +103,7 @@ int main(int argc, char **argv) {
     fill(p, PAGES * PAGE, 1);
     if (!strcmp(what, "walk")) walk();
     else if (!strcmp(what, "visit")) visit();
+    else if (!strcmp(what, "stay")) stay();
     else if (!strcmp(what, "jump")) jump();
     else if (!strcmp(what, "will-need")) will_need();
     else STOP("unknown: %s", what);
