@@ -183,7 +183,7 @@ impl<'e> Reclaim<'e> {
 
     /// Ranges without a place in swap can leave.
     fn can_evict_new(&self) -> bool {
-        self.cache.abilities.mv && !self.cache.full.load(Relaxed)
+        self.cache.can_take() && !self.cache.full.load(Relaxed)
     }
 
     /// Nothing can be evicted for a while: faults go above the limit meanwhile.

@@ -49,13 +49,15 @@ struct Lists {
 pub struct Frames {
     base: usize,
     lists: Mutex<Lists>,
+    /// Whether folios are moved in: a few pages that are copied must not get a huge page.
+    huge: bool,
     /// Whether MADV_DONTNEED gives page tables back, so that an emptied frame can take a huge
     /// page again (Linux 6.14 and later).
     pt_reclaim: bool,
 }
 
 impl Frames {
-    pub fn new(uffd: Uffd, pt_reclaim: bool) -> Result<Frames, Errno> {
+    pub fn new(uffd: Uffd, huge: bool, pt_reclaim: bool) -> Result<Frames, Errno> {
         let f = Frames {
             base: mem::reserve_aligned(MAX_FRAMES * PMD_SIZE)?,
             lists: Mutex::new(Lists {
@@ -63,6 +65,7 @@ impl Frames {
                 zeroed: Stack::new(),
                 used: Stack::new(),
             }),
+            huge,
             pt_reclaim,
         };
         f.prepare(uffd)?;
@@ -93,7 +96,12 @@ impl Frames {
                     0,
                 ],
             )?;
-            mem::madvise(addr, len, libc::MADV_HUGEPAGE)?;
+            let pages = if self.huge {
+                libc::MADV_HUGEPAGE
+            } else {
+                libc::MADV_NOHUGEPAGE
+            };
+            mem::madvise(addr, len, pages)?;
             // Not DONTFORK: the addresses must stay taken in a child, or its first new mapping may
             // land where staging is about to be set up again.
             mem::madvise(addr, len, libc::MADV_WIPEONFORK)?;

@@ -85,7 +85,7 @@ impl SwapCache {
         Ok(SwapCache {
             ranges: Ranges::new()?,
             lru: Lru::default(),
-            frames: Frames::new(staging, abilities.pt_reclaim)?,
+            frames: Frames::new(staging, abilities.mv, abilities.pt_reclaim)?,
             slots: SwapSlots::new(&charge.control.devices[..devices])?,
             charge,
             abilities,

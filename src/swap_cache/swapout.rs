@@ -3,9 +3,12 @@
 use super::{Dir, Frame, Moved, SwapCache};
 use crate::device::Device;
 use crate::mm::{Extents, PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
-use crate::sys::mem;
+use crate::sys::{mem, Errno};
 use crate::vma::{IoState, Range, RangeGuard};
 use core::sync::atomic::Ordering::Relaxed;
+
+/// Pages that are copied out at a time, where they cannot be moved.
+const COPY_MAX: usize = 64;
 
 /// A write to be carried out: `pages` of the frame to their slots, which `pieces` tells.
 #[derive(Clone, Copy, Debug)]
@@ -18,17 +21,14 @@ pub struct Writeback {
 
 /// What came of trying to evict a range.
 ///
-/// Pages leave by UFFDIO_MOVE only, which refuses pages that something holds for I/O. Without it
-/// (before Linux 6.8) one could protect a page against writing, copy it, and drop it with
-/// MADV_DONTNEED; but protection stops only who comes through the page table. Whoever pinned the
-/// page before (a direct read in flight, libaio whose file is closed already, buffers registered
-/// with io_uring or RDMA, process_vm_writev from outside) goes on writing into the page that was
-/// dropped, and the program never sees the data. User space cannot see a pin: /proc shows mapping
-/// counts only. What looks at reference counts in the kernel is page migration, which needs a
-/// second node; KSM, which works when it likes; and collapse, which refuses protected pages and so
-/// leaves the time until the protection open. Descriptors can be closed, and O_DIRECT switched
-/// off, while a transfer is in flight, so looking for them proves nothing either. So there nothing
-/// is evicted, and `run` and `doctor` say so.
+/// Pages leave by UFFDIO_MOVE, which refuses pages that something holds for I/O. Without it (before
+/// Linux 6.8) they are protected against writing, copied, and dropped with MADV_DONTNEED. But
+/// protection stops only who comes through the page table. Whoever pinned the page before (a direct
+/// read in flight, buffers registered with io_uring or a device) goes on writing into the page
+/// that was dropped, and the program never sees the data; and user space cannot see a pin. So pages are
+/// copied out only as long as the run's guard (`run/zero_copy.rs`) has seen no call by which
+/// the program could have pinned any. The guard is asked after the pages are protected: whoever is
+/// let through afterwards must fault on a protected page first, and waits.
 pub enum Victim {
     /// Its pages are in a frame, out of the program's reach; see `start_write`.
     Inactive,
@@ -80,7 +80,7 @@ impl SwapCache {
         mut g: RangeGuard<'r>,
     ) -> (Victim, RangeGuard<'r>) {
         let mut pages = g.present.and(g.writable);
-        if g.io() != IoState::Idle || pages.is_empty() || !self.abilities.mv {
+        if g.io() != IoState::Idle || pages.is_empty() || !self.can_take() {
             return (Victim::Skip, g);
         }
         if self.full.load(Relaxed) && !pages.minus(g.swapped).is_empty() {
@@ -90,7 +90,17 @@ impl SwapCache {
             return (Victim::NoFrame, g);
         };
         let whole = g.is_whole();
-        let mut out = self.move_until(Dir::Out, pmd, frame, pages, true);
+        let mut out = if self.abilities.mv {
+            self.move_until(Dir::Out, pmd, frame, pages, true)
+        } else {
+            // Faults on the range wait meanwhile, ours too, should a page have been dropped.
+            g.set_io(IoState::Writing);
+            drop(g);
+            let out = self.copy_out(pmd, frame, pages);
+            g = r.lock();
+            g.set_io(IoState::Idle);
+            out
+        };
         if out.busy {
             self.account_moved(pmd, &mut g, &out);
             let left = g.present.and(pages);
@@ -126,6 +136,72 @@ impl SwapCache {
             return (Victim::Skip, g);
         }
         (Victim::Inactive, g)
+    }
+
+    /// Whether pages of the program can be taken out without losing what is written to them.
+    pub fn can_take(&self) -> bool {
+        self.abilities.mv || self.charge.control.may_recycle()
+    }
+
+    /// Copies pages to the frame and drops them. The caller keeps everybody else from the range.
+    fn copy_out(&self, pmd: Pmd, frame: Frame, pages: PageMask) -> Moved {
+        let mut out = Moved::default();
+        // So much is there twice for a moment.
+        self.charge.charge(COPY_MAX);
+        for run in pages.runs() {
+            let mut at = run.start;
+            let mut step = COPY_MAX;
+            while at < run.end {
+                let part = at..run.end.min(at + step);
+                match self.copy_part_out(pmd, frame, &part) {
+                    Ok(()) => out.moved = out.moved.or(PageMask::of(part.clone())),
+                    Err(_) if part.len() > 1 => {
+                        step = 1;
+                        continue;
+                    }
+                    // Not mapped any more: a child has not all that its parent has.
+                    Err(Errno::ENOENT | Errno(libc::EFAULT)) => {
+                        self.stats().move_hole.inc();
+                        out.holes = out.holes.or(PageMask::of(part.clone()));
+                    }
+                    Err(_) => {}
+                }
+                at = part.end;
+            }
+        }
+        self.charge.uncharge(COPY_MAX);
+        if out.moved.is_empty() {
+            self.frames.clear(frame, true, self.staging());
+        } else {
+            self.frames.drop_pages(frame, pages.minus(out.moved));
+        }
+        out
+    }
+
+    fn copy_part_out(
+        &self,
+        pmd: Pmd,
+        frame: Frame,
+        part: &core::ops::Range<usize>,
+    ) -> Result<(), Errno> {
+        let (at, len) = (pmd.page_addr(part.start), part.len() * PAGE_SIZE);
+        let to = (self.frames.addr(frame) + part.start * PAGE_SIZE) as *mut u8;
+        let protect = |on: bool| self.program().write_protect(at, len, on);
+        let gone = protect(true).and_then(|()| {
+            // Asked when nobody can write any more.
+            if !self.can_take() {
+                return Err(Errno::EBUSY);
+            }
+            // SAFETY: the frame is ours; the program's pages are dropped when all were copied.
+            unsafe {
+                mem::copy_from_program(at, to, len)?;
+                mem::madvise(at, len, libc::MADV_DONTNEED)
+            }
+        });
+        if gone.is_err() {
+            let _ = protect(false);
+        }
+        gone
     }
 
     fn account_moved(&self, pmd: Pmd, g: &mut RangeGuard<'_>, out: &Moved) {

@@ -150,6 +150,40 @@ pub unsafe fn map_table<T>(n: usize) -> Result<&'static mut [T], Errno> {
     Ok(unsafe { core::slice::from_raw_parts_mut(a, n) })
 }
 
+/// Copies memory of the program's, of which part may be missing or not mapped at all.
+///
+/// # Safety
+/// `to` must be memory of the engine's own of that length.
+pub unsafe fn copy_from_program(from: usize, to: *mut u8, len: usize) -> Result<(), Errno> {
+    let here = libc::iovec {
+        iov_base: to.cast(),
+        iov_len: len,
+    };
+    let there = libc::iovec {
+        iov_base: from as *mut _,
+        iov_len: len,
+    };
+    // SAFETY: the caller's contract; the kernel looks whether the source may be read.
+    let n = unsafe {
+        syscall(
+            libc::SYS_process_vm_readv,
+            [
+                super::thread::getpid() as usize,
+                &here as *const _ as usize,
+                1,
+                &there as *const _ as usize,
+                1,
+                0,
+            ],
+        )
+    }?;
+    if n == len {
+        Ok(())
+    } else {
+        Err(Errno(libc::EFAULT))
+    }
+}
+
 /// Which of `n` (at most 512) pages from `addr` on are in memory (mincore).
 pub fn resident(addr: usize, n: usize) -> Result<impl Iterator<Item = bool>, Errno> {
     let mut vec = [0u8; 512];

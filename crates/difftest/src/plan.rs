@@ -144,6 +144,10 @@ impl Mixture {
         Mixture(kinds.collect())
     }
 
+    pub fn has(&self, kind: Kind) -> bool {
+        self.0.iter().any(|k| k.0 == kind)
+    }
+
     pub fn pick(&self, r: &mut Rng) -> (Kind, &'static str) {
         let sum: u32 = self.0.iter().map(|k| k.2).sum();
         let mut at = r.below(sum.max(1) as usize) as u32;

@@ -119,15 +119,15 @@ fn why(err: &io::Error) -> String {
 }
 
 /// Why, is told where eviction is: `swap_cache::swapout`.
-const NOTHING_LEAVES: &str =
-    "nothing is swapped out: without it pages in use by direct I/O can't be told from others. \
-     'run' runs programs above their limit, and refuses with --strict";
+const COPIED: &str =
+    "pages leave by copying, in base pages, and only as root and until the program asks for direct \
+     I/O or the like, for pages in use by it can't be told from others. 'run' refuses with --strict";
 
 fn whole_moves(available: Features) -> Check {
     let name = "UFFDIO_MOVE";
     if !available.has(Features::MOVE) {
         return Check::new(name, Verdict::Missing, "not there (it came with Linux 6.8)")
-            .so(NOTHING_LEAVES)
+            .so(COPIED)
             .mend("install Linux 6.8 or later and reboot");
     }
     match probe::userfaultfd().and_then(|(fd, _)| probe::move_huge_page(&fd)) {
@@ -150,8 +150,9 @@ fn whole_moves(available: Features) -> Check {
             format!("splits a huge page and moves it in {}", short(probe.time)),
         )
         .so("pages are swapped one by one: much slower"),
-        Err(err) => Check::new(name, Verdict::Missing, format!("a real one failed: {err}"))
-            .so(NOTHING_LEAVES),
+        Err(err) => {
+            Check::new(name, Verdict::Missing, format!("a real one failed: {err}")).so(COPIED)
+        }
     }
 }
 

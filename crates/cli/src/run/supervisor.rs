@@ -62,7 +62,7 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     let faults = inject::from_environment()?;
     let no_move = env_flag("HUGESWAP_NO_MOVE") != 0 || !kernel_moves_pages();
     if no_move {
-        cannot_evict(args.strict)?;
+        evicts_by_copying(args.strict)?;
     }
     let devices = devices::open_all(args)?;
     let file = os::memory_file("hugeswap-control").map_err(|e| ours("no control page", e))?;
@@ -115,19 +115,18 @@ fn kernel_moves_pages() -> bool {
         .is_ok()
 }
 
-/// Without moves nothing can be evicted safely; `swap_cache::swapout` says why.
-fn cannot_evict(strict: bool) -> Result<(), Failure> {
-    const WHY: &str = "this kernel can't move pages (UFFDIO_MOVE came with Linux 6.8), so nothing \
-                       can be swapped out";
+/// Without moves pages leave by copying, as long as the program can have none of them in use for
+/// I/O; `swap_cache::swapout` says why.
+fn evicts_by_copying(strict: bool) -> Result<(), Failure> {
+    const WHY: &str =
+        "this kernel can't move pages (UFFDIO_MOVE came with Linux 6.8), so they are \
+                       copied, and once the program asks for direct I/O or the like";
     if strict {
         return Err(Failure::ours(format!(
-            "{WHY} and the memory limit can't be kept, as --strict wants; use Linux 6.8 or later"
+            "{WHY} the memory limit can't be kept, as --strict wants; use Linux 6.8 or later"
         )));
     }
-    eprintln!(
-        "hugeswap: warning: {WHY}; the program may go above its memory limit. \
-         Use Linux 6.8 or later"
-    );
+    eprintln!("hugeswap: warning: {WHY} it may go above its memory limit. Use Linux 6.8 or later");
     Ok(())
 }
 
@@ -172,8 +171,13 @@ fn spawn(plan: &Plan<'_>, control_path: &str, control: &'static Control) -> Resu
         .env("LD_PRELOAD", preload)
         .env(ENV, control_path);
     sys::kill_with_me(&mut command);
-    match zero_copy::install(&mut command) {
-        Ok(guard) => zero_copy::take_over(guard, control),
+    let watch = if control.settings.no_move != 0 {
+        zero_copy::Watch::Pins
+    } else {
+        zero_copy::Watch::ZeroCopy
+    };
+    match zero_copy::install(&mut command, watch) {
+        Ok(guard) => zero_copy::take_over(guard, control, watch),
         Err(e) => eprintln!("hugeswap: warning: staging folios are not used again: {e}"),
     }
     let child = command.spawn().map_err(|e| Failure {

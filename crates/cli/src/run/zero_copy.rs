@@ -9,6 +9,11 @@
 //! took hold of it before did so with reuse already off. All other calls pass the filter's bitmap
 //! unseen.
 //!
+//! Without UFFDIO_MOVE (before Linux 6.8) more depends on it: pages leave by copying, and whatever
+//! was written to one by a device, or by the kernel through a hold that it took before, would be lost. So
+//! there the filter also stops at calls by which such holds are taken ([`Watch::Pins`]), and nothing
+//! leaves from then on.
+//!
 //! Installing a filter takes CAP_SYS_ADMIN, or no_new_privs, which would break setuid programs:
 //! without the right, folios are not used again, which is safe and a little slower.
 #![allow(unsafe_code)]
@@ -23,6 +28,8 @@ use hugeswap::control::Control;
 const BPF_LD_W_ABS: u16 = 0x20;
 const BPF_JEQ_K: u16 = 0x15;
 const BPF_JSET_K: u16 = 0x45;
+const BPF_RSH_K: u16 = 0x74;
+const BPF_AND_K: u16 = 0x54;
 const BPF_RET_K: u16 = 0x06;
 /// Offsets in `struct seccomp_data`: the call's number, the architecture, the low halves of the
 /// arguments.
@@ -43,34 +50,104 @@ const fn op(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
 /// Calls by the x32 convention have this bit in their number.
 const X32: u32 = 0x4000_0000;
 
-/// Numbered lines; a jump skips so many of those after it. Calls of 32-bit programs pass: such a
-/// program is not managed, and a 64-bit one that makes them cannot name managed memory, which lies
-/// above 4 GiB.
-const FILTER: [libc::sock_filter; 23] = [
-    /* 0*/ op(BPF_LD_W_ABS, ARCH, 0, 0),
-    /* 1*/ op(BPF_JEQ_K, AUDIT_ARCH_X86_64, 0, 19),
-    /* 2*/ op(BPF_LD_W_ABS, NR, 0, 0),
-    /* 3*/ op(BPF_JSET_K, X32, 18, 0),
-    /* 4*/ op(BPF_JEQ_K, libc::SYS_vmsplice as u32, 17, 0),
-    /* 5*/ op(BPF_JEQ_K, libc::SYS_io_uring_setup as u32, 16, 0),
-    /* 6*/ op(BPF_JEQ_K, libc::SYS_openat2 as u32, 15, 0),
-    /* 7*/ op(BPF_JEQ_K, libc::SYS_openat as u32, 3, 0),
-    /* 8*/ op(BPF_JEQ_K, libc::SYS_open as u32, 4, 0),
-    /* 9*/ op(BPF_JEQ_K, libc::SYS_fcntl as u32, 5, 0),
-    /*10*/ op(BPF_JEQ_K, libc::SYS_setsockopt as u32, 8, 10),
-    /*11*/ op(BPF_LD_W_ABS, arg(2), 0, 0),
-    /*12*/ op(BPF_JSET_K, libc::O_DIRECT as u32, 9, 8),
-    /*13*/ op(BPF_LD_W_ABS, arg(1), 0, 0),
-    /*14*/ op(BPF_JSET_K, libc::O_DIRECT as u32, 7, 6),
-    /*15*/ op(BPF_LD_W_ABS, arg(1), 0, 0),
-    /*16*/ op(BPF_JEQ_K, libc::F_SETFL as u32, 0, 4),
-    /*17*/ op(BPF_LD_W_ABS, arg(2), 0, 0),
-    /*18*/ op(BPF_JSET_K, libc::O_DIRECT as u32, 3, 2),
-    /*19*/ op(BPF_LD_W_ABS, arg(2), 0, 0),
-    /*20*/ op(BPF_JEQ_K, SO_ZEROCOPY, 1, 0),
-    /*21*/ op(BPF_RET_K, RET_ALLOW, 0, 0),
-    /*22*/ op(BPF_RET_K, RET_NOTIFY, 0, 0),
-];
+/// What must not go by unseen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Watch {
+    /// Calls that may keep pages without a pin that UFFDIO_MOVE sees.
+    ZeroCopy,
+    /// Calls that may pin pages, too.
+    Pins,
+}
+
+/// When a call is stopped.
+enum When {
+    Always,
+    /// The argument has one of these bits.
+    Bits(u32, u32),
+    Equals(u32, u32),
+    /// The first argument is the first value and the second has one of the bits.
+    EqualsAndBits((u32, u32), (u32, u32)),
+    /// The argument, an ioctl's request, is of none of these types.
+    TypeOtherThan(u32, &'static [u8]),
+}
+
+const O_DIRECT: u32 = libc::O_DIRECT as u32;
+
+fn rules(watch: Watch) -> Vec<(i64, When)> {
+    let fcntl = When::EqualsAndBits((1, libc::F_SETFL as u32), (2, O_DIRECT));
+    let mut rules = vec![
+        (libc::SYS_vmsplice, When::Always),
+        (libc::SYS_io_uring_setup, When::Always),
+        (libc::SYS_openat2, When::Always),
+        (libc::SYS_openat, When::Bits(2, O_DIRECT)),
+        (libc::SYS_open, When::Bits(1, O_DIRECT)),
+        (libc::SYS_fcntl, fcntl),
+        (libc::SYS_setsockopt, When::Equals(2, SO_ZEROCOPY)),
+    ];
+    if watch == Watch::Pins {
+        rules.extend([
+            (libc::SYS_io_setup, When::Always),
+            // These write to memory through a hold of their own.
+            (libc::SYS_process_vm_writev, When::Always),
+            (libc::SYS_ptrace, When::Always),
+            // Packet rings and the like in the program's memory.
+            (libc::SYS_socket, When::Equals(0, libc::AF_XDP as u32)),
+            // Devices take hold of memory by ioctl (graphics, video, RDMA, VFIO). Those of terminals,
+            // sockets, files and userfaultfd do not.
+            (
+                libc::SYS_ioctl,
+                When::TypeOtherThan(1, &[b'T', 0x89, b'f', b'X', 0x94, 0xaa]),
+            ),
+        ]);
+    }
+    rules
+}
+
+/// Calls of 32-bit programs pass: such a program is not managed, and a 64-bit one that makes them
+/// cannot name managed memory, which lies above 4 GiB.
+fn filter(watch: Watch) -> Vec<libc::sock_filter> {
+    let mut f = vec![
+        op(BPF_LD_W_ABS, ARCH, 0, 0),
+        op(BPF_JEQ_K, AUDIT_ARCH_X86_64, 1, 0),
+        op(BPF_RET_K, RET_ALLOW, 0, 0),
+        op(BPF_LD_W_ABS, NR, 0, 0),
+        op(BPF_JSET_K, X32, 0, 1),
+        op(BPF_RET_K, RET_NOTIFY, 0, 0),
+    ];
+    for (nr, when) in rules(watch) {
+        let body = body(&when);
+        f.push(op(BPF_JEQ_K, nr as u32, 0, body.len() as u8));
+        f.extend(body);
+    }
+    f.push(op(BPF_RET_K, RET_ALLOW, 0, 0));
+    f
+}
+
+/// What is done with a call of the rule's number; ends in an answer. A jump skips so many lines.
+fn body(when: &When) -> Vec<libc::sock_filter> {
+    let load = |i: u32| op(BPF_LD_W_ABS, arg(i), 0, 0);
+    let mut f = match *when {
+        When::Always => return vec![op(BPF_RET_K, RET_NOTIFY, 0, 0)],
+        When::Bits(i, bits) => vec![load(i), op(BPF_JSET_K, bits, 0, 1)],
+        When::Equals(i, value) => vec![load(i), op(BPF_JEQ_K, value, 0, 1)],
+        When::EqualsAndBits((i, value), (j, bits)) => vec![
+            load(i),
+            op(BPF_JEQ_K, value, 0, 3),
+            load(j),
+            op(BPF_JSET_K, bits, 0, 1),
+        ],
+        When::TypeOtherThan(i, types) => {
+            let mut f = vec![load(i), op(BPF_RSH_K, 8, 0, 0), op(BPF_AND_K, 0xff, 0, 0)];
+            for (k, &t) in types.iter().enumerate() {
+                f.push(op(BPF_JEQ_K, t.into(), (types.len() - k) as u8, 0));
+            }
+            f
+        }
+    };
+    f.push(op(BPF_RET_K, RET_NOTIFY, 0, 0));
+    f.push(op(BPF_RET_K, RET_ALLOW, 0, 0));
+    f
+}
 
 /// The program's side and the supervisor's side of handing over the filter's descriptor.
 pub struct Guard {
@@ -81,15 +158,16 @@ pub struct Guard {
 }
 
 /// Lets the command install the filter before it becomes the program.
-pub fn install(command: &mut Command) -> io::Result<Guard> {
+pub fn install(command: &mut Command, watch: Watch) -> io::Result<Guard> {
+    let filter = filter(watch);
     let (numbers_in, numbers_out) = super::sys::pipe()?;
     let (taken_in, taken_out) = super::sys::pipe()?;
     // SAFETY: the closure makes system calls only, on memory of its own.
     unsafe {
         command.pre_exec(move || {
             let program = libc::sock_fprog {
-                len: FILTER.len() as u16,
-                filter: FILTER.as_ptr() as *mut libc::sock_filter,
+                len: filter.len() as u16,
+                filter: filter.as_ptr() as *mut libc::sock_filter,
             };
             let fd = libc::syscall(
                 libc::SYS_seccomp,
@@ -116,14 +194,47 @@ pub fn install(command: &mut Command) -> io::Result<Guard> {
 
 /// Beside `spawn`, because the child waits before exec: takes the filter's descriptor over and
 /// serves it. Without it reuse is never switched on.
-pub fn take_over(guard: Guard, control: &'static Control) {
+pub fn take_over(guard: Guard, control: &'static Control, watch: Watch) {
+    let direct = watch == Watch::Pins && inherits_direct();
     std::thread::spawn(move || {
         if let Some(listener) = copy_listener(&guard, control) {
+            if direct {
+                control.stop_recycling();
+                control.log(NOTHING_LEAVES);
+            }
             drop(guard);
-            serve(listener, control);
+            serve(listener, control, watch);
+        } else if watch == Watch::Pins {
+            control.log(NOTHING_LEAVES_UNGUARDED);
         }
     });
 }
+
+/// Whether the program gets a file that was opened for direct I/O already.
+fn inherits_direct() -> bool {
+    let fds = std::fs::read_dir("/proc/self/fd").into_iter().flatten();
+    let numbers = fds
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse().ok());
+    let is = |fd: i32| {
+        // SAFETY: asks for flags only; a number that is not open is an error.
+        let (of_fd, of_file) = unsafe {
+            (
+                libc::fcntl(fd, libc::F_GETFD),
+                libc::fcntl(fd, libc::F_GETFL),
+            )
+        };
+        of_fd >= 0 && of_fd & libc::FD_CLOEXEC == 0 && of_file & libc::O_DIRECT != 0
+    };
+    numbers.into_iter().any(is)
+}
+
+const NOTHING_LEAVES_UNGUARDED: &str =
+    "warning: this kernel can't move pages (UFFDIO_MOVE came with Linux 6.8), and without \
+     CAP_SYS_ADMIN the program can't be watched: nothing is swapped out. Run as root, or use Linux 6.8";
+const NOTHING_LEAVES: &str =
+    "warning: the program asked for direct I/O or the like, and this kernel can't move pages (Linux \
+     6.8): nothing is swapped out any more";
 
 fn copy_listener(guard: &Guard, control: &Control) -> Option<OwnedFd> {
     let mut words = [0i32; 2];
@@ -155,7 +266,7 @@ const fn iowr(nr: u64, size: usize) -> u64 {
 }
 
 /// Every call that comes here switches reuse off, and goes on.
-fn serve(listener: OwnedFd, control: &'static Control) {
+fn serve(listener: OwnedFd, control: &'static Control, watch: Watch) {
     let recv = iowr(0, size_of::<libc::seccomp_notif>());
     let send = iowr(1, size_of::<libc::seccomp_notif_resp>());
     loop {
@@ -171,6 +282,9 @@ fn serve(listener: OwnedFd, control: &'static Control) {
             }
             // The engine's own descriptors do not touch the program's pages.
             if !control.is_engine_thread(call.pid) {
+                if watch == Watch::Pins && control.may_recycle() {
+                    control.log(NOTHING_LEAVES);
+                }
                 control.stop_recycling();
             }
             let mut answer: libc::seccomp_notif_resp = std::mem::zeroed();
@@ -187,10 +301,11 @@ mod tests {
 
     /// What the filter says of a call.
     fn judge(nr: i64, args: [u32; 6]) -> u32 {
-        judge_of(AUDIT_ARCH_X86_64, nr, args)
+        judge_of(Watch::ZeroCopy, AUDIT_ARCH_X86_64, nr, args)
     }
 
-    fn judge_of(arch: u32, nr: i64, args: [u32; 6]) -> u32 {
+    fn judge_of(watch: Watch, arch: u32, nr: i64, args: [u32; 6]) -> u32 {
+        let filter = filter(watch);
         let load = |k: u32| match k {
             NR => nr as u32,
             ARCH => arch,
@@ -198,11 +313,13 @@ mod tests {
         };
         let (mut at, mut a) = (0, 0);
         loop {
-            let o = FILTER[at];
+            let o = filter[at];
             at += 1;
             match o.code {
                 BPF_LD_W_ABS => a = load(o.k),
                 BPF_JEQ_K => at += if a == o.k { o.jt } else { o.jf } as usize,
+                BPF_RSH_K => a >>= o.k,
+                BPF_AND_K => a &= o.k,
                 BPF_JSET_K => at += if a & o.k != 0 { o.jt } else { o.jf } as usize,
                 _ => return o.k,
             }
@@ -236,6 +353,37 @@ mod tests {
         ] {
             assert_eq!(judge(nr, args), RET_ALLOW, "{nr} {args:?}");
         }
-        assert_eq!(judge_of(3, libc::SYS_vmsplice, [0; 6]), RET_ALLOW);
+        let old = judge_of(Watch::Pins, 3, libc::SYS_vmsplice, [0; 6]);
+        assert_eq!(old, RET_ALLOW);
+    }
+
+    #[test]
+    fn calls_that_may_pin_pages_are_stopped_where_these_would_be_copied() {
+        let ioctl = |request: u64| (libc::SYS_ioctl, [3, request as u32, 0, 0, 0, 0]);
+        for (call, pins) in [
+            ((libc::SYS_io_setup, [0; 6]), true),
+            ((libc::SYS_process_vm_writev, [0; 6]), true),
+            ((libc::SYS_ptrace, [0; 6]), true),
+            (
+                (libc::SYS_socket, [libc::AF_XDP as u32, 3, 0, 0, 0, 0]),
+                true,
+            ),
+            (
+                (libc::SYS_socket, [libc::AF_UNIX as u32, 1, 0, 0, 0, 0]),
+                false,
+            ),
+            ((libc::SYS_process_vm_readv, [0; 6]), false),
+            // DRM_IOCTL_I915_GEM_USERPTR, VIDIOC_QBUF.
+            (ioctl(0xc018_6473), true),
+            (ioctl(0xc058_560f), true),
+            (ioctl(libc::TCGETS), false),
+            (ioctl(libc::FIONREAD), false),
+            (ioctl(libc::SIOCGIFCONF), false),
+        ] {
+            let (nr, args) = call;
+            let got = judge_of(Watch::Pins, AUDIT_ARCH_X86_64, nr, args);
+            assert_eq!(got == RET_NOTIFY, pins, "{nr} {args:?}");
+            assert_eq!(judge(nr, args), RET_ALLOW, "{nr} {args:?}");
+        }
     }
 }

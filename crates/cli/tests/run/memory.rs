@@ -6,6 +6,17 @@ use crate::support::{compile, hugeswap, long, machine, Dir, Run};
 
 /// Random sequences on 640 MiB of data with a limit of a tenth; what fails is shrunk and told.
 fn sequences(seed: u64, count: u64, options: &[&str], envs: &[(&str, &str)]) {
+    sequences_without("", seed, count, options, envs);
+}
+
+/// As `sequences`, without these kinds of operations.
+fn sequences_without(
+    without: &str,
+    seed: u64,
+    count: u64,
+    options: &[&str],
+    envs: &[(&str, &str)],
+) {
     let _machine = machine();
     let dir = Dir::new("sequences");
     let command = hugeswap();
@@ -13,6 +24,9 @@ fn sequences(seed: u64, count: u64, options: &[&str], envs: &[(&str, &str)]) {
     let mut c = Command::new(command.with_file_name("hugeswap-difftest"));
     c.args(["--seed", &seed.to_string(), "--dir"])
         .arg(dir.path());
+    if !without.is_empty() {
+        c.args(["--without", without]);
+    }
     if long() {
         c.args(["--minutes", "20"]);
     } else {
@@ -37,7 +51,8 @@ fn sequences(seed: u64, count: u64, options: &[&str], envs: &[(&str, &str)]) {
         let v: serde_json::Value = serde_json::from_slice(&text).unwrap();
         v["counters"]["pswpin"].as_u64() > Some(1000)
     });
-    let may = !options.is_empty() && envs.iter().all(|(name, _)| *name != "HUGESWAP_NO_MOVE");
+    let no_move = envs.iter().any(|(name, _)| *name == "HUGESWAP_NO_MOVE");
+    let may = !options.is_empty() && (!no_move || !without.is_empty());
     assert_eq!(swapped, may, "whether it swapped: {c:?}");
 }
 
@@ -78,13 +93,25 @@ fn sequences_without_io_uring() {
     );
 }
 
-/// As before Linux 6.8: nothing can leave memory (see `swap_cache::Victim`), and the program goes
-/// on above its limit with everything right.
+/// As before Linux 6.8: pages leave by copying (see `swap_cache::Victim`).
 #[test]
 fn sequences_without_move() {
-    sequences(
+    sequences_without(
+        "direct,uring,splice,vm-readv",
         5_000_000,
-        100,
+        200,
+        &["--swap", "/var/tmp"],
+        &[("HUGESWAP_NO_MOVE", "1")],
+    );
+}
+
+/// The same with operations that pin pages: nothing leaves once one of them was seen, and the program
+/// goes on above its limit with everything right.
+#[test]
+fn sequences_without_move_that_pin() {
+    sequences(
+        6_000_000,
+        50,
         &["--swap", "/var/tmp"],
         &[("HUGESWAP_NO_MOVE", "1")],
     );

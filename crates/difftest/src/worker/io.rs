@@ -12,8 +12,12 @@ const WORDS: usize = PAGE / 8;
 const SMALL: usize = 16;
 const LARGE: usize = SCRATCH / PAGE;
 
-pub fn open_files(dir: &Path) -> (i32, i32) {
+/// A file, and the same with O_DIRECT, where that is wanted; -1 for none.
+pub fn open_files(dir: &Path, direct: bool) -> (i32, i32) {
     let file = sys::temporary(dir, SCRATCH);
+    if !direct {
+        return (file, -1);
+    }
     let path = std::ffi::CString::new(format!("/proc/self/fd/{file}")).unwrap_or_default();
     // SAFETY: a C string.
     let direct = unsafe {

@@ -65,7 +65,8 @@ impl World {
                 sys::map_shared(scratch_fd, SCRATCH, 0),
             )
         };
-        let (file, direct) = io::open_files(dir);
+        let mixture = Mixture::new(&args.without, &args.only);
+        let (file, direct) = io::open_files(dir, mixture.has(Kind::Direct));
         process::collect_orphans();
         bad::catch_signals();
         let open = |name: &str| {
@@ -88,7 +89,7 @@ impl World {
         });
         let mut w = World {
             seed: args.seed,
-            mixture: Mixture::new(&args.without, &args.only),
+            mixture,
             keep,
             dir: dir.to_path_buf(),
             shadow,

@@ -4,7 +4,7 @@
 use super::shadow::{Shadow, FREED};
 use super::sys::{self, errno, fail, fail_with, FOUND};
 use super::World;
-use crate::plan::{mix, Rng};
+use crate::plan::{mix, Kind, Rng};
 
 /// Children of a process at a time.
 const MOST: usize = 3;
@@ -64,8 +64,9 @@ fn become_child(w: &mut World, shadow_fd: i32) {
     unsafe { sys::map_shared(fd, super::SCRATCH, w.scratch) };
     sys::close(fd);
     sys::close(w.file);
+    let direct = w.mixture.has(Kind::Direct);
     sys::close(w.direct);
-    (w.file, w.direct) = super::io::open_files(&w.dir);
+    (w.file, w.direct) = super::io::open_files(&w.dir, direct);
 }
 
 pub fn fork(w: &mut World, r: &mut Rng, id: u64) {
