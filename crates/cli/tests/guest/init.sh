@@ -66,6 +66,8 @@ make() {
     guest make $1 $2
 }
 
+# The firmware's words end without a new line.
+echo
 for scenario in $(cat /scenarios); do
     begin=$(cut -d ' ' -f 1 /proc/uptime)
     . /scn/$scenario.sh

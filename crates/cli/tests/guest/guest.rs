@@ -156,7 +156,7 @@ impl Guest {
     }
 
     fn initramfs(&self, version: &str, scenarios: &[&str]) -> Vec<u8> {
-        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/promote_guest");
+        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest");
         let mut archive = Archive::default();
         for dir in ["bin", "proc", "sys", "dev", "modules", "scn", "etc"] {
             archive.dir(dir);
@@ -168,13 +168,15 @@ impl Guest {
             .expect("./test installs busybox-static");
         archive.program("bin/busybox", &busybox);
         archive.program("bin/guest", &self.tool(&here.join("guest.c")));
-        let exe = env!("CARGO_BIN_EXE_hugeswap");
-        archive.program("bin/hugeswap", &fs::read(exe).unwrap());
-        for library in libraries(exe) {
-            archive.program(
-                library.trim_start_matches('/'),
-                &fs::read(&library).unwrap(),
-            );
+        let mut needed = std::collections::BTreeSet::new();
+        for name in ["hugeswap", "hugeswap-difftest", "libhugeswap_preload.so"] {
+            let file = target().join("release").join(name);
+            archive.program(&format!("bin/{name}"), &fs::read(&file).unwrap());
+            needed.extend(libraries(&file));
+        }
+        for library in needed {
+            let bytes = fs::read(&library).unwrap();
+            archive.program(library.trim_start_matches('/'), &bytes);
         }
         for scenario in fs::read_dir(here.join("scenarios")).unwrap().flatten() {
             let name = scenario.file_name().into_string().unwrap();
@@ -246,7 +248,7 @@ impl Guest {
 }
 
 /// The shared libraries that a program is linked with, and their loader.
-fn libraries(program: &str) -> Vec<String> {
+fn libraries(program: &Path) -> Vec<String> {
     run(Command::new("ldd").arg(program))
         .split_whitespace()
         .filter(|word| word.starts_with('/'))

@@ -1,5 +1,5 @@
-//! `hugeswap promote` on a machine with two memory nodes: a stock Debian kernel
-//! under QEMU with software emulation, where node 1 has memory and no
+//! `hugeswap promote` on a machine with two memory nodes, and `hugeswap run` on an old kernel: a
+//! stock Debian kernel under QEMU with software emulation, where node 1 has memory and no
 //! processor. The guest runs the real binary; `init.sh` there runs the
 //! scenarios and says how each went.
 //!
@@ -11,7 +11,7 @@ use guest::Guest;
 
 /// The newest kernel, with an event for reads.
 const READS: &str = "linux-image-6.12-cloud-amd64";
-/// Debian 12's own, without it and with the classic lists of pages.
+/// Debian 12's own, 6.1: without it and with the classic lists of pages, and without UFFDIO_MOVE.
 const ACTIVATIONS: &str = "linux-image-cloud-amd64";
 
 #[test]
@@ -50,6 +50,13 @@ fn a_kernel_without_the_event_for_reads() {
         "hot-is-promoted",
         "tmpfs-is-promoted",
     ]);
+}
+
+/// Pages leave by copying there.
+#[test]
+fn a_kernel_that_does_not_move_pages() {
+    let names = ["run-is-right", "run-swaps", "run-keeps-its-limit"];
+    Guest::new(ACTIVATIONS).run(&["run"]).passed(&names);
 }
 
 /// Prints what a reader whose hot set is larger than the room takes with
