@@ -290,6 +290,10 @@ impl Queue for FaultyQueue {
     fn poll_fd(&self) -> Option<RawFd> {
         Some(self.bell.both.as_raw_fd())
     }
+
+    fn is_behind(&self) -> bool {
+        self.inner.is_behind()
+    }
 }
 
 /// Short transfers of every kind and passing errors, for [`Options::inject`].

@@ -171,4 +171,10 @@ pub trait Queue: Send {
     /// when requests complete inline. A reap after a wake-up may still find nothing: a transfer
     /// that came back short was continued.
     fn poll_fd(&self) -> Option<RawFd>;
+
+    /// Requests wait here that the kernel could not take when they were kicked: no descriptor tells
+    /// of them, so whoever sleeps must kick again in a while.
+    fn is_behind(&self) -> bool {
+        false
+    }
 }

@@ -238,6 +238,7 @@ impl<'e> Handler<'e> {
         }; 1 + crate::control::MAX_DEVICES];
         fds[0].fd = self.cache.program().fd();
         let mut n = 1;
+        let behind = self.queues.iter().any(|q| q.is_behind());
         for q in &self.queues {
             if q.in_flight() > 0 {
                 if let Some(fd) = q.poll_fd() {
@@ -246,8 +247,17 @@ impl<'e> Handler<'e> {
                 }
             }
         }
-        // SAFETY: the array outlives the call; no time limit, no signal mask.
-        let _ = unsafe { syscall(libc::SYS_ppoll, [fds.as_mut_ptr() as usize, n, 0, 0, 8]) };
+        let moment = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 1_000_000,
+        };
+        let limit = if behind {
+            &raw const moment as usize
+        } else {
+            0
+        };
+        // SAFETY: array and time outlive the call; no signal mask.
+        let _ = unsafe { syscall(libc::SYS_ppoll, [fds.as_mut_ptr() as usize, n, limit, 0, 8]) };
     }
 
     fn serve(&mut self, f: &PageFault) {

@@ -130,10 +130,13 @@ impl SwapCache {
     /// Whether the frame holds one huge page. A move that finds a page table at its destination goes
     /// page by page, takes the huge page apart, and does not say so.
     fn is_huge(&self, frame: Frame) -> bool {
-        let fd = self.pagemap_fd.load(Relaxed);
-        let map = Pagemap::from_fd(fd);
+        let huge = self.pagemap().is_huge(self.frames.addr(frame), PMD_SIZE);
         // Where it cannot be known we go by what we did.
-        fd < 0 || map.is_huge(self.frames.addr(frame), PMD_SIZE) != Ok(false)
+        huge != Ok(false)
+    }
+
+    fn pagemap(&self) -> Pagemap {
+        Pagemap::from_fd(self.pagemap_fd.load(Relaxed))
     }
 
     /// Pages that can be had without reclaim: what the limit leaves, and what staging holds ready.
@@ -293,7 +296,7 @@ impl SwapCache {
     unsafe fn mv(&self, uffd: Uffd, dst: usize, src: usize, len: usize) -> Result<(), Refused> {
         let mut uncounted = 0;
         // SAFETY: the caller's contract.
-        let r = unsafe { uffd.mv(dst, src, len, &mut uncounted) };
+        let r = unsafe { uffd.mv(dst, src, len, self.pagemap(), &mut uncounted) };
         self.stats().move_uncounted.add(uncounted as u64);
         r
     }

@@ -36,7 +36,7 @@ struct Region {
     categories: u64,
 }
 
-/// `/proc/self/pagemap` of this process. Copies share the descriptor.
+/// `/proc/self/pagemap` of this process. Copies share the descriptor; -1 where it cannot be had.
 #[derive(Clone, Copy)]
 pub struct Pagemap {
     fd: i32,
@@ -122,19 +122,12 @@ impl Pagemap {
 }
 
 /// How many bytes at the front are pages that `dst` has and `src` has not; looks at 2 MiB.
-pub fn moved(dst: usize, src: usize, len: usize) -> usize {
+pub fn moved(map: Pagemap, dst: usize, src: usize, len: usize) -> usize {
     let n = (len / PAGE_SIZE).min(PMD_NR);
-    let look = || {
-        let map = Pagemap::open()?;
-        let both = (map.filled(dst, n), map.filled(src, n));
-        map.close();
-        Ok((both.0?, both.1?))
-    };
     // Without /proc what the kernel itself has swapped out is not seen.
-    let (here, there) = match look().or_else(|_: Errno| Ok((resident(dst, n)?, resident(src, n)?)))
-    {
-        Ok(both) => both,
-        Err(Errno(_)) => return 0,
+    let filled = |at| map.filled(at, n).or_else(|_| resident(at, n));
+    let (Ok(here), Ok(there)) = (filled(dst), filled(src)) else {
+        return 0;
     };
     let pages = (0..n).take_while(|&i| here[i] && !there[i]).count();
     pages * PAGE_SIZE

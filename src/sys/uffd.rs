@@ -1,7 +1,7 @@
 //! userfaultfd: the kernel's own words for it are in `Documentation/admin-guide/mm/userfaultfd.rst`
 //! and `mm/userfaultfd.c`. Errnos become meanings here.
 
-use super::pagemap;
+use super::pagemap::{self, Pagemap};
 use super::syscall::{syscall, Errno};
 use crate::mm::PAGE_SIZE;
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
@@ -371,7 +371,7 @@ impl Uffd {
     /// (somebody touched the page for the first time), `move_pages` in `mm/userfaultfd.c` tries
     /// again with `err` still at EAGAIN. The next pages are moved, `err` says that they are not, and
     /// the third try finds them at the destination: EEXIST. So after EEXIST the page tables
-    /// are asked. Such pages are added to `uncounted`, and count here as moved.
+    /// are asked (`map`). Such pages are added to `uncounted`, and count here as moved.
     ///
     /// # Safety
     /// Both ranges must be under the engine's control: nothing in Rust may hold references into
@@ -381,6 +381,7 @@ impl Uffd {
         dst: usize,
         src: usize,
         len: usize,
+        map: Pagemap,
         uncounted: &mut usize,
     ) -> Result<(), Refused> {
         let mut at = 0;
@@ -399,7 +400,7 @@ impl Uffd {
             let Refused::Exists { done } = refused else {
                 return Err(refused);
             };
-            let more = pagemap::moved(dst + done, src + done, len - done);
+            let more = pagemap::moved(map, dst + done, src + done, len - done);
             if more == 0 {
                 return Err(refused);
             }
@@ -479,6 +480,7 @@ mod tests {
     use super::*;
     use crate::sys::mem;
     use std::sync::atomic::{AtomicU64, Ordering::*};
+    use std::time::{Duration, Instant};
 
     const PAGES: usize = 64;
 
@@ -513,9 +515,12 @@ mod tests {
         let mut uncounted = 0;
         std::thread::scope(|s| {
             s.spawn(|| {
-                for round in 1..=ROUNDS {
+                for round in 1.. {
                     while begun.load(Acquire) < round {
                         std::hint::spin_loop();
+                    }
+                    if begun.load(Acquire) == u64::MAX {
+                        return;
                     }
                     for page in 0..PAGES {
                         word(page).fetch_add(1, Relaxed);
@@ -523,7 +528,9 @@ mod tests {
                     done.store(round, Release);
                 }
             });
-            for round in 1..=ROUNDS {
+            let _end = End(&begun, program);
+            let end = Instant::now() + Duration::from_secs(5);
+            for round in (1..=ROUNDS).take_while(|_| Instant::now() < end) {
                 share();
                 begun.store(round, Release);
                 for _ in 0..round * 7 % 64 {
@@ -548,8 +555,18 @@ mod tests {
             mem::munmap(here, len).unwrap();
             mem::munmap(there, len).unwrap();
         }
-        program.close();
         staging.close();
+    }
+
+    /// Lets the writer go, also where the test has failed.
+    struct End<'a>(&'a AtomicU64, Uffd);
+
+    impl Drop for End<'_> {
+        fn drop(&mut self) {
+            self.0.store(u64::MAX, Release);
+            // From here on the kernel fills what is missing.
+            self.1.close();
+        }
     }
 
     /// A fork, after which nobody else has the pages, and each is still write-protected.
@@ -572,6 +589,7 @@ mod tests {
         pages: [bool; PAGES],
         uncounted: &mut usize,
     ) -> [bool; PAGES] {
+        let map = Pagemap::open().unwrap();
         let mut moved = [false; PAGES];
         let mut page = 0;
         while page < PAGES {
@@ -582,7 +600,7 @@ mod tests {
             }
             let (at, len) = (page * PAGE_SIZE, n * PAGE_SIZE);
             // SAFETY: both are this test's; only atomics are used there.
-            let r = unsafe { uffd.mv(dst + at, src + at, len, uncounted) };
+            let r = unsafe { uffd.mv(dst + at, src + at, len, map, uncounted) };
             let done = r.map_or_else(Refused::done, |()| len) / PAGE_SIZE;
             moved[page..page + done].fill(true);
             page += done;
@@ -593,6 +611,7 @@ mod tests {
                 Err(e) => panic!("page {page}: {e:?}"),
             }
         }
+        map.close();
         moved
     }
 }

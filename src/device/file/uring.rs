@@ -380,6 +380,10 @@ impl Queue for UringQueue {
     fn poll_fd(&self) -> Option<RawFd> {
         Some(self.ring.as_raw_fd())
     }
+
+    fn is_behind(&self) -> bool {
+        !self.entered.is_empty()
+    }
 }
 
 impl Drop for UringQueue {
