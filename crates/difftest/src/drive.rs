@@ -31,6 +31,8 @@ impl Dir {
         let path = args
             .dir
             .join(format!("hugeswap-difftest-{}", std::process::id()));
+        // What a killed run of the same number left behind is not ours.
+        let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path)?;
         Ok(Dir(path))
     }
