@@ -26,8 +26,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE")]
     pub swap_size: Option<Size>,
 
-    /// How much of a huge page comes back at a fault: what the program's accesses suggest; all of
-    /// it; all of it where the program said MADV_HUGEPAGE and else base pages; base pages
+    /// How much of a huge page comes back at a fault; docs/swap-in.md says more
     #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
     pub swapin: SwapInArg,
 
@@ -54,10 +53,14 @@ pub struct RunArgs {
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug, Default)]
 pub enum SwapInArg {
+    /// What the program's accesses and madvise suggest
     #[default]
     Auto,
+    /// All of it
     Always,
+    /// All of it where the program said MADV_HUGEPAGE, else base pages
     Madvise,
+    /// Base pages
     Never,
 }
 
