@@ -192,11 +192,14 @@ impl SwapCache {
             if !self.can_take() {
                 return Err(Errno::EBUSY);
             }
-            // SAFETY: the frame is ours; the program's pages are dropped when all were copied.
-            unsafe {
-                mem::copy_from_program(at, to, len)?;
-                mem::madvise(at, len, libc::MADV_DONTNEED)
-            }
+            // SAFETY: the frame is ours.
+            unsafe { mem::copy_from_program(at, to, len) }?;
+            // SAFETY: all of the pages were copied.
+            unsafe { mem::madvise(at, len, libc::MADV_DONTNEED) }.inspect_err(|_| {
+                // Some of them may be gone all the same: they come back, the others are there.
+                let frame = self.frames.addr(frame) as *const u8;
+                self.copy_in(pmd, PageMask::of(part.clone()), frame);
+            })
         });
         if gone.is_err() {
             let _ = protect(false);

@@ -197,15 +197,19 @@ pub fn install(command: &mut Command, watch: Watch) -> io::Result<Guard> {
 pub fn take_over(guard: Guard, control: &'static Control, watch: Watch) {
     let direct = watch == Watch::Pins && inherits_direct();
     std::thread::spawn(move || {
-        if let Some(listener) = copy_listener(&guard, control) {
+        if let Some(listener) = copy_listener(&guard) {
             if direct {
-                control.stop_recycling();
                 control.log(NOTHING_LEAVES);
+            } else {
+                control.start_recycling();
             }
-            drop(guard);
+            guard.let_go();
             serve(listener, control, watch);
-        } else if watch == Watch::Pins {
-            control.log(NOTHING_LEAVES_UNGUARDED);
+        } else {
+            if watch == Watch::Pins {
+                control.log(NOTHING_LEAVES_UNGUARDED);
+            }
+            guard.let_go();
         }
     });
 }
@@ -236,7 +240,16 @@ const NOTHING_LEAVES: &str =
     "warning: the program asked for direct I/O or the like, and this kernel can't move pages (Linux \
      6.8): nothing is swapped out any more";
 
-fn copy_listener(guard: &Guard, control: &Control) -> Option<OwnedFd> {
+impl Guard {
+    /// The program goes on.
+    fn let_go(self) {
+        // SAFETY: the buffer outlives the call; the descriptor is ours. It ends here, which lets the
+        // program go as well.
+        unsafe { libc::write(self.taken.as_raw_fd(), [1u8].as_ptr().cast(), 1) };
+    }
+}
+
+fn copy_listener(guard: &Guard) -> Option<OwnedFd> {
     let mut words = [0i32; 2];
     // SAFETY: the buffers outlive the calls; the descriptors are ours.
     unsafe {
@@ -253,10 +266,6 @@ fn copy_listener(guard: &Guard, control: &Control) -> Option<OwnedFd> {
             copy = libc::syscall(libc::SYS_pidfd_getfd, pid_fd, fd, 0) as i32;
             libc::close(pid_fd);
         }
-        if copy >= 0 {
-            control.start_recycling();
-        }
-        libc::write(guard.taken.as_raw_fd(), [1u8].as_ptr().cast(), 1);
         (copy >= 0).then(|| OwnedFd::from_raw_fd(copy))
     }
 }
