@@ -130,14 +130,59 @@ impl Settings {
     }
 }
 
+/// Whether a device is in use. Each change to `Leaving` counts the epoch up, so that what a process
+/// says of one swapoff is not taken for another.
+///
+/// | phase | meaning | becomes |
+/// |---|---|---|
+/// | On | gives slots | Leaving (`hugeswap swapoff`) |
+/// | Leaving | gives none; processes move away what they have there | On (`swapoff` was interrupted; `swapon`), Releasing (supervisor: no living process has anything there) |
+/// | Releasing | the supervisor gives the space back | Off (supervisor) |
+/// | Off | nobody has anything there | On (`hugeswap swapon`) |
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    On,
+    Leaving,
+    Releasing,
+    Off,
+}
+
+/// An epoch and a phase, in the word `DeviceEntry::usage`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Usage {
+    pub epoch: u32,
+    pub phase: Phase,
+}
+
+impl Usage {
+    fn word(self) -> u32 {
+        self.epoch << 2 | self.phase as u32
+    }
+
+    fn of_word(w: u32) -> Usage {
+        Usage {
+            epoch: w >> 2,
+            phase: match w & 3 {
+                0 => Phase::On,
+                1 => Phase::Leaving,
+                2 => Phase::Releasing,
+                _ => Phase::Off,
+            },
+        }
+    }
+}
+
 #[repr(C)]
 pub struct DeviceEntry {
     /// Where processes open it: a path below the supervisor's /proc entry.
     path: [u8; PATH_LEN],
+    /// What the user calls it.
+    name: [u8; PATH_LEN],
     pub max_bytes: u64,
     /// `FILE`, `RAM` or `FILLED_RAM`.
     pub kind: u32,
-    pub _pad: u32,
+    /// A `Usage`.
+    usage: AtomicU32,
     /// Whose each segment is; see `NOBODY`.
     owners: [AtomicU32; MAX_SEGMENTS],
 }
@@ -161,6 +206,8 @@ pub struct Proc {
     pub limit_seq: AtomicU32,
     /// Numbers of the engine's threads.
     pub engine_tids: [AtomicU32; 2],
+    /// For each device the epoch of the last swapoff of which this process has nothing left there.
+    pub left: [AtomicU32; MAX_DEVICES],
     /// Processes whose segments this one may still read: forked from them.
     pub lenders: [AtomicU64; MAX_PROCS / 64],
     pub stats: Stats,
@@ -234,12 +281,16 @@ impl Control {
     ///
     /// # Safety
     /// Nobody else may have the page yet.
-    pub unsafe fn set_device(&self, i: usize, path: &str, max_bytes: u64, kind: u32) {
+    pub unsafe fn set_device(&self, i: usize, path: &str, name: &str, max_bytes: u64, kind: u32) {
         let d = &self.devices[i] as *const DeviceEntry as *mut DeviceEntry;
+        let fill = |field: &mut [u8; PATH_LEN], text: &str| {
+            let n = text.len().min(PATH_LEN - 1);
+            field[..n].copy_from_slice(&text.as_bytes()[..n]);
+        };
         // SAFETY: the caller's contract makes us the only one who looks.
         unsafe {
-            let n = path.len().min(PATH_LEN - 1);
-            (&mut (*d).path)[..n].copy_from_slice(&path.as_bytes()[..n]);
+            fill(&mut (*d).path, path);
+            fill(&mut (*d).name, name);
             (*d).max_bytes = max_bytes;
             (*d).kind = kind;
         }
@@ -288,6 +339,9 @@ impl Control {
             for t in &p.engine_tids {
                 t.store(0, Relaxed);
             }
+            for w in &p.left {
+                w.store(0, Relaxed);
+            }
             for l in &p.lenders {
                 l.store(0, Relaxed);
             }
@@ -320,6 +374,27 @@ impl Control {
                 && matches!(p.state.load(Acquire), LIVE | NEW)
                 && p.lenders[owner / 64].load(Acquire) >> (owner % 64) & 1 != 0
         })
+    }
+
+    /// The devices of the run.
+    pub fn devices(&self) -> &[DeviceEntry] {
+        &self.devices[..(self.settings.devices as usize).min(MAX_DEVICES)]
+    }
+
+    /// Whether no living process has anything left on device `d`, as of the swapoff `epoch`.
+    pub fn all_left(&self, d: usize, epoch: u32) -> bool {
+        self.procs
+            .iter()
+            .filter(|p| matches!(p.state.load(Acquire), LIVE | NEW))
+            .all(|p| p.left[d].load(Acquire) == epoch)
+    }
+
+    /// Wakes the reclaim threads of all processes.
+    pub fn call_processes(&self) {
+        for p in &self.procs {
+            p.limit_seq.fetch_add(1, Release);
+            futex::wake(&p.limit_seq, u32::MAX, Scope::Shared);
+        }
     }
 
     /// Leaves a line for the supervisor to print.
@@ -361,6 +436,36 @@ impl DeviceEntry {
     pub fn path(&self) -> &[u8] {
         let n = self.path.iter().position(|&b| b == 0).unwrap_or(0);
         &self.path[..n]
+    }
+
+    /// What the user calls it.
+    pub fn name(&self) -> &[u8] {
+        let n = self.name.iter().position(|&b| b == 0).unwrap_or(0);
+        &self.name[..n]
+    }
+
+    pub fn usage(&self) -> Usage {
+        Usage::of_word(self.usage.load(Acquire))
+    }
+
+    /// Goes from `from` to another phase; a new epoch begins with `Leaving`. None if it is not in
+    /// `from` any more.
+    pub fn change(&self, from: Usage, phase: Phase) -> Option<Usage> {
+        let epoch = from.epoch.wrapping_add((phase == Phase::Leaving).into());
+        let to = Usage {
+            epoch: epoch & u32::MAX >> 2,
+            phase,
+        };
+        self.usage
+            .compare_exchange(from.word(), to.word(), AcqRel, Acquire)
+            .is_ok()
+            .then_some(to)
+    }
+
+    /// Segments that processes have.
+    pub fn owned_segments(&self) -> usize {
+        let owned = |w: &&AtomicU32| !matches!(w.load(Relaxed), NOBODY | DISCARD | DISCARDING);
+        self.owners[..self.segments()].iter().filter(owned).count()
     }
 
     /// Segments that the device's size allows.
@@ -432,7 +537,7 @@ impl Control {
         let control = unsafe { &*page };
         for (i, n) in devices.iter().enumerate() {
             // SAFETY: nobody else has it.
-            unsafe { control.set_device(i, "/dev/null", n * SEGMENT_BYTES, FILE) };
+            unsafe { control.set_device(i, "/dev/null", "", n * SEGMENT_BYTES, FILE) };
         }
         control
     }

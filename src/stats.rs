@@ -152,6 +152,8 @@ counters! {
     folio_freed: Sum,
     /// Evictions that found no place in swap; memory stays above the limit.
     swap_full: Sum,
+    /// Base pages moved off devices that were swapped off.
+    swapoff_pages: Sum,
     /// Failed reads of the device.
     swap_read_errors: Sum,
     /// Failed writes of the device.

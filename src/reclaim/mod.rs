@@ -5,19 +5,20 @@
 //! ready for first touches.
 #![allow(unsafe_code)]
 
+mod leave;
 mod watch;
 
 use crate::device::{Completion, Device, Op, Queue, Request};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR};
 use crate::pressure::Kick;
-use crate::swap_cache::{Start, SwapCache, Victim, Writeback};
+use crate::swap_cache::{Frame, Start, SwapCache, Transfer, Victim};
 use crate::sys::futex::{self, Scope};
 use crate::sys::thread::now_ns;
 use crate::sys::Errno;
 use core::sync::atomic::Ordering::*;
 
-/// Folios being written at most.
-const WRITES: usize = 8;
+/// Ranges being written, or read to leave a device, at most.
+const TRANSFERS: usize = 8;
 /// Requests in flight at most; a range that leaves in pieces needs one for each.
 const DEPTH: usize = 64;
 /// Active ranges to one inactive.
@@ -27,6 +28,7 @@ const ZEROED: usize = 4;
 
 #[derive(Clone, Copy)]
 struct InFlight {
+    op: Op,
     pmd: Pmd,
     pages: PageMask,
     /// Requests that are not complete.
@@ -43,7 +45,7 @@ const PAUSE_FULL_NS: u64 = 20_000_000;
 const FULL_NS: u64 = 100_000_000;
 /// How long reclaim rests after a round in which it could do nothing.
 const IDLE_MS: u64 = 2;
-/// A request's tag: the write's place, and which pages of it.
+/// A request's tag: the transfer's place, and which pages of it.
 const TAG_BITS: u32 = 16;
 
 /// Ranges on their second chance, oldest first.
@@ -75,7 +77,7 @@ pub struct Reclaim<'e> {
     devices: &'e [Box<dyn Device>],
     kick: Kick<'e>,
     queues: Vec<Box<dyn Queue>>,
-    writes: [Option<InFlight>; WRITES],
+    transfers: [Option<InFlight>; TRANSFERS],
     inactive: Inactive,
     /// First touches that had been served when we looked last.
     touched: u64,
@@ -89,6 +91,7 @@ pub struct Reclaim<'e> {
     full_since_ns: u64,
     /// The last round evicted nothing, and nothing is in flight.
     idle: bool,
+    swapoff: leave::SwapOff,
     watch: watch::Watch,
 }
 
@@ -109,7 +112,7 @@ impl<'e> Reclaim<'e> {
             devices,
             kick,
             queues,
-            writes: [None; WRITES],
+            transfers: [None; TRANSFERS],
             inactive: Inactive {
                 items: [Pmd(0); INACTIVE_MAX],
                 head: 0,
@@ -123,18 +126,27 @@ impl<'e> Reclaim<'e> {
             pause_until_ns: 0,
             full_since_ns: 0,
             idle: false,
+            swapoff: leave::SwapOff::new(),
             watch: watch::Watch::default(),
         })
     }
 
     fn in_flight(&self) -> usize {
-        self.writes.iter().flatten().count()
+        self.transfers.iter().flatten().count()
     }
 
-    /// Waits for every write in flight, and gives inactive ranges back.
+    fn writing(&self) -> usize {
+        let all = self.transfers.iter().flatten();
+        all.filter(|t| t.op == Op::Write).count()
+    }
+
+    /// Waits for every transfer in flight, and gives inactive ranges back.
     pub fn drain(&mut self) {
         while self.in_flight() > 0 {
             self.reap(true);
+        }
+        for p in self.swapoff.take_arrived() {
+            self.cache.activate(p);
         }
         while let Some(p) = self.inactive.pop() {
             self.cache.activate(p);
@@ -147,10 +159,18 @@ impl<'e> Reclaim<'e> {
         self.tick();
         self.watch.look(self.cache.program(), self.kick);
         self.reap(false);
+        self.leave_devices();
         self.shrink();
         self.prepare();
         if self.in_flight() > 0 {
             self.reap(true);
+        } else if self.swapoff.is_active() {
+            futex::wait(
+                &self.kick.proc().limit_seq,
+                seq,
+                Some(IDLE_MS),
+                Scope::Shared,
+            );
         } else if self.cache.free_pages() >= self.kick.high_pages()
             || self.cache.stuck.load(Relaxed)
             || self.is_paused()
@@ -201,7 +221,7 @@ impl<'e> Reclaim<'e> {
 
     /// Free pages when the writes in flight are done.
     fn to_come(&self) -> i64 {
-        self.cache.free_pages() + (self.in_flight() * PMD_NR) as i64
+        self.cache.free_pages() + (self.writing() * PMD_NR) as i64
     }
 
     /// Evicts until enough is free or on its way.
@@ -233,7 +253,7 @@ impl<'e> Reclaim<'e> {
             looked -= 1;
             asked = asked.saturating_sub(1);
             self.deactivate_some();
-            let Some(slot) = self.writes.iter().position(Option::is_none) else {
+            let Some(slot) = self.transfers.iter().position(Option::is_none) else {
                 return;
             };
             let Some(pmd) = self.inactive.pop() else {
@@ -242,7 +262,7 @@ impl<'e> Reclaim<'e> {
             match self.cache.start_write(pmd, self.devices) {
                 Start::Write(w) => {
                     evicted = true;
-                    self.write(slot, w);
+                    self.transfer(slot, Op::Write, w);
                     if self.failed_in_row >= FAILED_MANY {
                         // One at a time, to see whether they work again.
                         return;
@@ -254,11 +274,7 @@ impl<'e> Reclaim<'e> {
                 }
                 Start::Active => {}
                 Start::Busy => self.inactive.push(pmd),
-                Start::Full => {
-                    self.swap_full();
-                    self.full_since_ns = now_ns();
-                    self.cache.full.store(true, Relaxed);
-                }
+                Start::Full => self.note_full(),
             }
         }
         self.idle = !evicted && self.in_flight() == 0;
@@ -295,9 +311,18 @@ impl<'e> Reclaim<'e> {
         }
     }
 
-    fn swap_full(&mut self) {
-        let control = self.cache.charge.control;
+    fn note_full(&mut self) {
+        self.full_since_ns = now_ns();
+        self.cache.full.store(true, Relaxed);
         self.cache.stats().swap_full.inc();
+        // Who swaps a device off while the others are too small is told so, and can change it.
+        if !self.swapoff.is_any_leaving() {
+            self.warn_full();
+        }
+    }
+
+    fn warn_full(&mut self) {
+        let control = self.cache.charge.control;
         if control.settings.strict != 0 {
             control.log(
                 "swap is full and --strict was given: ending the program. \
@@ -336,40 +361,63 @@ impl<'e> Reclaim<'e> {
         }
     }
 
-    /// One request for each piece of the range's place.
-    fn write(&mut self, slot: usize, w: Writeback) {
-        self.writes[slot] = Some(InFlight {
-            pmd: w.pmd,
-            pages: w.pages,
+    /// One request for each piece of the range's place; one for each page of a read after one that
+    /// failed, to know which it was.
+    fn transfer(&mut self, slot: usize, op: Op, t: Transfer) {
+        self.transfers[slot] = Some(InFlight {
+            op,
+            pmd: t.pmd,
+            pages: t.pages,
             // One more as long as requests are being made.
             pending: 1,
             failed: PageMask::EMPTY,
         });
-        for piece in self.cache.pieces(w.pmd, w.entry, w.pages) {
-            if let Some(f) = &mut self.writes[slot] {
-                f.pending += 1;
-            }
-            let run = piece.pages;
-            let len = run.len() * PAGE_SIZE;
-            let req = Request {
-                op: Op::Write,
-                offset: piece.entry.byte_offset(),
-                addr: (self.cache.frames.addr(w.frame) + run.start * PAGE_SIZE) as *mut u8,
-                len,
-                tag: (run.start << TAG_BITS | run.end) as u64 * WRITES as u64 + slot as u64,
-                target: 0,
-            };
-            self.cache.stats().device_write_bytes.add(len as u64);
-            self.cache.stats().count_swpout(run.len());
-            let q = piece.entry.device().index();
-            // SAFETY: the frame belongs to this write until its last completion was handled.
-            while unsafe { self.queues[q].submit(req) }.is_err() {
-                self.queues[q].kick();
-                self.reap(true);
+        for piece in self.cache.pieces(t.pmd, t.entry, t.pages) {
+            let step = if t.one_by_one { 1 } else { PMD_NR };
+            for start in piece.pages.clone().step_by(step) {
+                let run = start..piece.pages.end.min(start + step);
+                let ahead = ((start - piece.pages.start) * PAGE_SIZE) as u64;
+                let offset = piece.entry.byte_offset() + ahead;
+                self.request(slot, op, piece.entry.device().index(), offset, t.frame, run);
             }
         }
         self.kick_queues();
         self.end_request(slot, None);
+    }
+
+    fn request(
+        &mut self,
+        slot: usize,
+        op: Op,
+        queue: usize,
+        offset: u64,
+        frame: Frame,
+        run: core::ops::Range<usize>,
+    ) {
+        if let Some(f) = &mut self.transfers[slot] {
+            f.pending += 1;
+        }
+        let len = run.len() * PAGE_SIZE;
+        let req = Request {
+            op,
+            offset,
+            addr: (self.cache.frames.addr(frame) + run.start * PAGE_SIZE) as *mut u8,
+            len,
+            tag: (run.start << TAG_BITS | run.end) as u64 * TRANSFERS as u64 + slot as u64,
+            target: 0,
+        };
+        match op {
+            Op::Write => {
+                self.cache.stats().device_write_bytes.add(len as u64);
+                self.cache.stats().count_swpout(run.len());
+            }
+            Op::Read => self.cache.stats().device_read_bytes.add(len as u64),
+        }
+        // SAFETY: the frame belongs to this transfer until its last completion was handled.
+        while unsafe { self.queues[queue].submit(req) }.is_err() {
+            self.queues[queue].kick();
+            self.reap(true);
+        }
     }
 
     fn kick_queues(&mut self) {
@@ -401,24 +449,30 @@ impl<'e> Reclaim<'e> {
             }
         });
         for c in done.into_iter().flatten() {
-            let slot = c.tag as usize % WRITES;
-            let run = c.tag as usize / WRITES;
+            let slot = c.tag as usize % TRANSFERS;
+            let run = c.tag as usize / TRANSFERS;
             let mut failed = None;
             if c.result.is_err() {
                 failed = Some(PageMask::of(run >> TAG_BITS..run & ((1 << TAG_BITS) - 1)));
-                self.failed_in_row = self.failed_in_row.saturating_add(1);
-                self.cache.stats().swap_write_errors.inc();
-            } else {
-                self.failed_in_row = 0;
+            }
+            let op = self.transfers[slot].map_or(Op::Write, |t| t.op);
+            match (op, failed) {
+                (Op::Read, None) => {}
+                (Op::Read, Some(_)) => self.cache.stats().swap_read_errors.inc(),
+                (Op::Write, None) => self.failed_in_row = 0,
+                (Op::Write, Some(_)) => {
+                    self.failed_in_row = self.failed_in_row.saturating_add(1);
+                    self.cache.stats().swap_write_errors.inc();
+                }
             }
             self.end_request(slot, failed);
         }
         n > 0
     }
 
-    /// A request of the write ended; with the last one the write does.
+    /// A request of a transfer ended; with the last one the transfer does.
     fn end_request(&mut self, slot: usize, failed: Option<PageMask>) {
-        let Some(f) = &mut self.writes[slot] else {
+        let Some(f) = &mut self.transfers[slot] else {
             return;
         };
         f.failed = f.failed.or(failed.unwrap_or_default());
@@ -427,7 +481,13 @@ impl<'e> Reclaim<'e> {
             return;
         }
         let f = *f;
-        self.writes[slot] = None;
+        self.transfers[slot] = None;
+        if f.op == Op::Read {
+            if self.cache.leave_done(f.pmd, f.failed) {
+                self.swapoff.arrive(f.pmd);
+            }
+            return;
+        }
         self.cache.writeback_done(f.pmd, f.pages, f.failed);
         if self.failed_in_row >= FAILED_MANY {
             self.pause(PAUSE_FAILED_NS);

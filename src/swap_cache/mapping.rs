@@ -5,7 +5,7 @@ use crate::mm::{split_by_pmd, PageMask, Pmd, PAGE_SIZE};
 use crate::sys::uffd::Refused;
 use crate::sys::Errno;
 use crate::vma::{IoState, RangeGuard};
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, Release};
 
 impl SwapCache {
     /// The pages' contents are not needed any more. The range is settled.
@@ -108,6 +108,7 @@ impl SwapCache {
                 meanwhile();
                 crate::sys::thread::pause();
             };
+            self.contents_moved.fetch_add(1, Release);
             self.settle(from, &mut f);
             self.settle(to, &mut t);
             if f.io() != IoState::Idle || t.io() != IoState::Idle {

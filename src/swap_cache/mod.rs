@@ -10,13 +10,15 @@ mod mapping;
 mod pieces;
 mod slots;
 mod swapin;
+mod swapoff;
 mod swapout;
 
 pub use frames::{Frame, Frames, MAX_FRAMES};
 pub use pieces::{Piece, Pieces};
-pub use slots::{NoSlots, SwapSlots};
+pub use slots::{DeviceSet, NoSlots, SwapSlots};
 pub use swapin::{FillBuffers, Plan, Unit};
-pub use swapout::{Start, Victim, Writeback};
+pub use swapoff::Leave;
+pub use swapout::{Start, Transfer, Victim};
 
 use clean::KeepFolios;
 
@@ -27,7 +29,7 @@ use crate::sys::pagemap::Pagemap;
 use crate::sys::uffd::{Refused, Uffd};
 use crate::sys::Errno;
 use crate::vma::{IoState, Lru, RangeGuard, Ranges};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering::*};
 
 /// What the kernel can do, found out at start.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +57,8 @@ pub struct SwapCache {
     pub full: AtomicBool,
     /// Ranges that the program asked to be swapped out, at the front of the list.
     pub asked: AtomicUsize,
+    /// Counts up when swap entries go from one range to another.
+    pub contents_moved: AtomicU32,
     /// The loss of a page was told.
     warned_lost: AtomicBool,
     program_fd: AtomicI32,
@@ -95,6 +99,7 @@ impl SwapCache {
             stuck: AtomicBool::new(false),
             full: AtomicBool::new(false),
             asked: AtomicUsize::new(0),
+            contents_moved: AtomicU32::new(0),
             warned_lost: AtomicBool::new(false),
             zeros: Zeros(crate::sys::mem::map_anon(PMD_SIZE)?),
             seed: crate::sys::thread::random(),

@@ -10,7 +10,7 @@ use crate::device::Device;
 use crate::mm::{DeviceId, Extents, SwapEntry, PAGE_SIZE, SWAPFILE_CLUSTER};
 use crate::swapfile::{DeviceConfig, Segment, SwapConfig, SwapSpace};
 use crate::sys::{thread, Errno};
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 
 const SLOTS: u64 = SEGMENT_BYTES / PAGE_SIZE as u64;
 const CLUSTERS: u64 = SLOTS / SWAPFILE_CLUSTER as u64;
@@ -27,8 +27,28 @@ pub struct SwapSlots {
     /// One past the highest segment of each device that was ever ours.
     tops: [AtomicUsize; MAX_DEVICES],
     any_lent: AtomicBool,
-    /// Slots of all devices.
-    total: u64,
+    /// Slots of each device.
+    sizes: [u64; MAX_DEVICES],
+    /// Devices that are being swapped off, or are off.
+    leaving: AtomicU32,
+}
+
+/// A set of devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DeviceSet(u32);
+
+impl DeviceSet {
+    pub fn add(&mut self, device: usize) {
+        self.0 |= 1 << device;
+    }
+
+    pub fn has(self, device: usize) -> bool {
+        self.0 >> device & 1 != 0
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
 }
 
 /// The number of a device in the control page and in the allocator.
@@ -76,8 +96,28 @@ impl SwapSlots {
             devices: devices.len(),
             tops: [const { AtomicUsize::new(0) }; MAX_DEVICES],
             any_lent: AtomicBool::new(false),
-            total: devices.iter().map(|d| d.segments() as u64 * SLOTS).sum(),
+            sizes: core::array::from_fn(|d| {
+                devices.get(d).map_or(0, |d| d.segments() as u64 * SLOTS)
+            }),
+            leaving: AtomicU32::new(0),
         })
+    }
+
+    /// Which devices give no slots any more; what is there is to be moved away. For the reclaim
+    /// thread.
+    pub fn set_leaving(&self, leaving: DeviceSet) {
+        self.leaving.store(leaving.0, Relaxed);
+        for d in 0..self.devices {
+            // Refused where nothing changes.
+            let _ = match leaving.has(d) {
+                true => self.space.swapoff_begin(id(d)),
+                false => self.space.swapoff_cancel(id(d)),
+            };
+        }
+    }
+
+    pub fn leaving(&self) -> DeviceSet {
+        DeviceSet(self.leaving.load(Relaxed))
     }
 
     /// Slots for `nr` pages on the first device that has them, in one piece if it can be; only when
@@ -90,7 +130,11 @@ impl SwapSlots {
         devices: &[Box<dyn Device>],
         out: &mut Extents,
     ) -> Result<(), NoSlots> {
+        let leaving = self.leaving();
         for (d, device) in devices.iter().enumerate() {
+            if leaving.has(d) {
+                continue;
+            }
             loop {
                 if self.space.alloc_on(id(d), nr, out) {
                     return Ok(());
@@ -145,7 +189,12 @@ impl SwapSlots {
 
     /// Whether less than half of what may be used is free to this process, as far as it knows.
     pub fn is_half_full(&self) -> bool {
-        self.used() * 2 > self.total
+        let leaving = self.leaving();
+        let total: u64 = (0..self.devices)
+            .filter(|&d| !leaving.has(d))
+            .map(|d| self.sizes[d])
+            .sum();
+        self.used() * 2 > total
     }
 
     /// About how many slots can be had without another segment.
@@ -182,12 +231,16 @@ impl SwapSlots {
     }
 
     /// Gives back segments that hold nothing, keeping some room for what will be written next: two
-    /// segments and an eighth of what is in use. The supervisor returns their space to the file
+    /// segments and an eighth of what is in use, on a device that stays. The supervisor returns their space to the file
     /// system. For the reclaim thread.
     pub fn trim(&self, charge: &Charge) {
+        let leaving = self.leaving();
         for d in 0..self.devices {
             let used = self.space.device_used_slots(id(d));
-            let keep = 2 * CLUSTERS + used / SWAPFILE_CLUSTER as u64 / 8;
+            let keep = match leaving.has(d) {
+                true => 0,
+                false => 2 * CLUSTERS + used / SWAPFILE_CLUSTER as u64 / 8,
+            };
             for seg in 0..self.tops[d].load(Relaxed) {
                 if self.space.free_clusters(id(d)) < keep + CLUSTERS {
                     break;

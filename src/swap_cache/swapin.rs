@@ -596,7 +596,7 @@ impl SwapCache {
     }
 
     /// A page cannot be read from the device: whoever touches it gets SIGBUS.
-    fn lose(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) {
+    pub(super) fn lose(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) {
         // Counted and told first: poisoning wakes the program, and it may die of it.
         self.stats().pages_poisoned.add(pages.count() as u64);
         if !self.warned_lost.swap(true, Relaxed) {

@@ -10,13 +10,15 @@ use core::sync::atomic::Ordering::Relaxed;
 /// Pages that are copied out at a time, where they cannot be moved.
 const COPY_MAX: usize = 64;
 
-/// A write to be carried out: `pages` of the frame to their slots, which `pieces` tells.
+/// A transfer to be carried out between `pages` of the frame and their slots, which `pieces` tells.
 #[derive(Clone, Copy, Debug)]
-pub struct Writeback {
+pub struct Transfer {
     pub pmd: Pmd,
     pub frame: Frame,
     pub pages: PageMask,
     pub entry: SwapPlace,
+    /// In requests of one page.
+    pub one_by_one: bool,
 }
 
 /// What came of trying to evict a range.
@@ -41,7 +43,7 @@ pub enum Victim {
 /// What came of an inactive range.
 pub enum Start {
     /// Carry the write out, then call `writeback_done`.
-    Write(Writeback),
+    Write(Transfer),
     /// It left without a write: every page was clean.
     Clean,
     /// It became active again meanwhile.
@@ -243,6 +245,7 @@ impl SwapCache {
         if g.io() != IoState::Inactive {
             return Start::Active;
         }
+        self.forget_leaving(pmd, &mut g);
         let (frame, pages, old) = (Frame(g.buffer), g.moving, g.moving.and(g.swapped));
         let entry = g.entry;
         let summed = g.summed;
@@ -286,11 +289,12 @@ impl SwapCache {
         }
         let entry = g.entry.unwrap_or(SwapPlace::SCATTERED);
         drop(g);
-        Start::Write(Writeback {
+        Start::Write(Transfer {
             pmd,
             frame,
             pages: dirty,
             entry,
+            one_by_one: false,
         })
     }
 

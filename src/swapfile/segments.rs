@@ -3,6 +3,7 @@
 
 use super::bitmap::Bitmap;
 use super::cluster::{ClusterInfo, ClusterState, TOP_EMPTY};
+use super::device::Running;
 use super::error::EntryError;
 use super::lists::End;
 use super::shard::Shard;
@@ -110,7 +111,7 @@ impl SwapSpace {
     /// as there is room for. False if there is no such room; nothing is taken then.
     pub fn alloc_on(&self, id: DeviceId, nr: usize, out: &mut Extents) -> bool {
         out.clear();
-        let Some(device) = self.device(id) else {
+        let Some(device) = self.device(id).filter(|d| d.running() == Running::On) else {
             return false;
         };
         if nr == SWAPFILE_CLUSTER {
@@ -133,7 +134,9 @@ impl SwapSpace {
         out.clear();
         let mut want = nr;
         for (_, device) in self.devices() {
-            want = device.gather(Order::ZERO, want, 0, out);
+            if device.running() == Running::On {
+                want = device.gather(Order::ZERO, want, 0, out);
+            }
         }
         self.all_or_nothing(want, out)
     }
@@ -155,7 +158,10 @@ impl SwapSpace {
 
     /// Free slots by the hints: no lock, not exact while others are at work.
     pub fn free_hint(&self) -> u64 {
-        self.devices().map(|(_, d)| d.free_hint()).sum()
+        self.devices()
+            .filter(|(_, d)| d.running() == Running::On)
+            .map(|(_, d)| d.free_hint())
+            .sum()
     }
 
     /// Whether the slots, all of one cluster, are in use by us and lent to nobody.

@@ -22,7 +22,7 @@
 //! | io | the pages in `moving` are | who ends it |
 //! |---|---|---|
 //! | Idle | none | |
-//! | Reading | being read into the frame; still swapped | fault: `swap_cache::swapin_done` |
+//! | Reading | being read into the frame; still swapped | fault: `swap_cache::swapin_done`; reclaim, when a device is swapped off: `swap_cache::leave_done` |
 //! | Filling | being read into a fill buffer; still swapped. `held` are in a frame, if the range was Inactive, and is again afterwards | fault: `swap_cache::fill_done` |
 //! | Ahead | in the frame as well as in their slots; no transfer | fault, a hook, or fork: `swap_cache::drop_ahead` |
 //! | Inactive | in the frame only, unless `swapped` too; no transfer | reclaim: `swap_cache::start_write`; a fault or hook: `swap_cache::settle` |

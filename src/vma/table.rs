@@ -305,6 +305,16 @@ impl Ranges {
         Some(slot.load(Acquire))
     }
 
+    /// The first range at or after `from` that has a descriptor.
+    pub fn next(&self, from: Pmd) -> Option<Pmd> {
+        let from = from.0 as usize;
+        (from >> LEAF_BITS..ROOT).find_map(|i| {
+            // SAFETY: inside the root table.
+            let leaf = unsafe { &*self.root.add(i) }.load(Acquire);
+            (!leaf.is_null()).then(|| Pmd(from.max(i * LEAF) as u32))
+        })
+    }
+
     /// Every descriptor that may be in use. For fork and statistics.
     pub fn for_each(&self, mut f: impl FnMut(Pmd, &Range)) {
         for i in 0..ROOT {

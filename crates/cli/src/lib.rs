@@ -17,6 +17,7 @@ pub mod run;
 pub mod run_args;
 pub mod size;
 pub mod swap_spec;
+pub mod swapoff;
 pub mod undo;
 
 use std::io::Write;
@@ -37,6 +38,8 @@ pub fn main() -> ExitCode {
     };
     match cli.command {
         Command::Run(args) => run::run(args),
+        Command::Swapoff(args) => swapoff::swapoff(&args),
+        Command::Swapon(args) => swapoff::swapon(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Promote(args) => promote::run(&args),
         Command::Bench(args) => bench::run(args),

@@ -28,7 +28,7 @@ fn refused(line: &[&str]) -> String {
 #[test]
 fn wrong_arguments_get_one_line() {
     let cases: [(&[&str], &str); 18] = [
-        (&[], "hugeswap: say what to do: run, doctor, promote or bench (see 'hugeswap --help')"),
+        (&[], "hugeswap: say what to do: run, swapoff, swapon, doctor, promote or bench (see 'hugeswap --help')"),
         (&["walk"], "hugeswap: unrecognized subcommand 'walk' (see 'hugeswap --help')"),
         (
             &["promote", "--interval", "1h"],
@@ -114,6 +114,8 @@ fn help_is_as_agreed() {
     for (name, line) in [
         ("hugeswap", &["--help"][..]),
         ("run", &["run", "--help"]),
+        ("swapoff", &["swapoff", "--help"]),
+        ("swapon", &["swapon", "--help"]),
         ("doctor", &["doctor", "--help"]),
         ("promote", &["promote", "--help"]),
         ("bench-swap-w-seq", &["bench", "swap-w-seq", "--help"]),

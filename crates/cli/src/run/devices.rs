@@ -31,6 +31,8 @@ pub struct Opened {
     pub max_bytes: u64,
     pub kind: Kind,
     pub description: String,
+    /// What `hugeswap swapoff` calls it: 'ram', or the absolute path that --swap named.
+    pub name: String,
 }
 
 /// A device of which at least one segment can be used.
@@ -135,6 +137,7 @@ fn open_file(path: &Path, max: u64, free: u64) -> Result<Opened, Failure> {
     })?;
     Ok(Opened {
         description: device.describe(),
+        name: absolute(path),
         fd,
         max_bytes: max,
         kind: Kind::File,
@@ -153,6 +156,7 @@ fn open_block(path: &Path, left: Option<u64>) -> Result<Opened, Failure> {
     }
     Ok(Opened {
         description: device.describe(),
+        name: absolute(path),
         fd: device
             .as_fd()
             .try_clone_to_owned()
@@ -184,15 +188,30 @@ fn open_ram(left: Option<u64>, filled: bool) -> Result<Opened, Failure> {
     }
     Ok(Opened {
         description: format!("ram ({})", Size::from_bytes(max)),
+        name: RAM.to_owned(),
         fd: OwnedFd::from(file),
         max_bytes: max,
         kind: if filled { Kind::FilledRam } else { Kind::Ram },
     })
 }
 
+/// The name of memory as a device.
+pub const RAM: &str = "ram";
+
+/// A path as others can compare it.
+pub fn absolute(path: &Path) -> String {
+    let path = path.canonicalize().or_else(|_| std::path::absolute(path));
+    path.map_or_else(|_| String::new(), |p| p.display().to_string())
+}
+
 /// How processes of the run reach the device.
 pub fn path_for_processes(fd: &OwnedFd) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd())
+}
+
+/// Nobody needs anything that the device holds, not even memory that was to be kept.
+pub fn empty(d: &Opened) {
+    let _ = os::punch_hole(d.fd.as_fd(), 0, d.max_bytes);
 }
 
 /// Nobody needs what the segments hold.

@@ -16,6 +16,8 @@ mod supervisor;
 mod sys;
 mod zero_copy;
 
+pub use devices::absolute;
+
 use std::process::ExitCode;
 
 use crate::run_args::RunArgs;

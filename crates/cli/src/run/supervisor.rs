@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hugeswap::control::{Control, Settings, SwapIn, ENV, LIVE};
+use hugeswap::control::{Control, Phase, Settings, SwapIn, ENV, LIVE};
 use hugeswap::sys::futex::{self, Scope};
 
 use super::sys::{self, Status};
@@ -149,6 +149,7 @@ fn init_control(control: &Control, settings: Settings, devices: &[devices::Opene
             control.set_device(
                 i,
                 &devices::path_for_processes(&d.fd),
+                &d.name,
                 d.max_bytes,
                 d.kind as u32,
             );
@@ -203,6 +204,7 @@ impl Run {
         loop {
             let seen = self.control.need.load(Acquire);
             let pressed = arbiter.turn(&self.devices);
+            self.empty_devices();
             log_seen = self
                 .control
                 .read_log(log_seen, |line| eprintln!("hugeswap: {line}"));
@@ -225,6 +227,21 @@ impl Run {
             }
             let ms = if pressed { 10 } else { 200 };
             futex::wait(&self.control.need, seen, Some(ms), Scope::Shared);
+        }
+    }
+
+    /// Gives back the space of devices that every process has left.
+    fn empty_devices(&self) {
+        for (i, (d, entry)) in self.devices.iter().zip(&self.control.devices).enumerate() {
+            let usage = entry.usage();
+            if usage.phase != Phase::Leaving || !self.control.all_left(i, usage.epoch) {
+                continue;
+            }
+            // From here on nobody can turn it on again while its contents are thrown away.
+            if let Some(usage) = entry.change(usage, Phase::Releasing) {
+                devices::empty(d);
+                entry.change(usage, Phase::Off);
+            }
         }
     }
 

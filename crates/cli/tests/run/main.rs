@@ -16,4 +16,5 @@ mod support;
 mod swap_full;
 mod swap_in;
 mod swap_out;
+mod swapoff;
 mod syscalls;

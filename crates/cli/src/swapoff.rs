@@ -1,0 +1,426 @@
+//! `hugeswap swapoff` and `hugeswap swapon`: devices of a run that go and come back while it runs.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::{Duration, Instant};
+
+use hugeswap::control::{Control, DeviceEntry, Phase, Usage, ENV, LIVE, NEW, SEGMENT_BYTES};
+use hugeswap::mm::PAGE_SIZE;
+
+use crate::bench::progress::Progress;
+use crate::run::absolute;
+use crate::size::Size;
+use crate::undo::Interrupt;
+
+/// How often is looked.
+const LOOK: Duration = Duration::from_millis(20);
+/// Without progress for so long it is given up.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+What is on the device goes to the run's other devices while its programs go on;
+then its space is given back. Ctrl-C leaves the device in use. A device is named
+as it was for --swap, or by its number in 'hugeswap swapon'.
+
+  hugeswap swapoff /nvme")]
+pub struct SwapoffArgs {
+    #[command(flatten)]
+    run: WhichRun,
+    /// The device: a path, 'ram', or a number
+    #[arg(value_name = "DEVICE")]
+    device: String,
+}
+
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+TAKEN is what processes have of a device, in pieces of 32 MiB, with some in reserve.
+
+  hugeswap swapon            the devices of the run that is going on
+  hugeswap swapon /nvme      use it again after 'hugeswap swapoff /nvme'")]
+pub struct SwaponArgs {
+    #[command(flatten)]
+    run: WhichRun,
+    /// Print the table as JSON
+    #[arg(long)]
+    json: bool,
+    /// The device that is to be used again; without one, all are shown
+    #[arg(value_name = "DEVICE")]
+    device: Option<String>,
+}
+
+#[derive(clap::Args, Debug)]
+struct WhichRun {
+    /// A process of the run that is meant [default: the only run there is]
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+}
+
+/// Exit 0: the device is off, or on again. 1: it is as it was, and a message says why.
+pub fn swapoff(args: &SwapoffArgs) -> ExitCode {
+    finish(find_run(args.run.pid).and_then(|run| run.swapoff(&args.device)))
+}
+
+pub fn swapon(args: &SwaponArgs) -> ExitCode {
+    finish(find_run(args.run.pid).and_then(|run| match &args.device {
+        Some(device) => run.swapon(device),
+        None => run.show(args.json),
+    }))
+}
+
+fn finish(result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("hugeswap: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A run that is going on.
+struct Run {
+    supervisor: u32,
+    control: &'static Control,
+}
+
+fn find_run(pid: Option<u32>) -> Result<Run, String> {
+    let mut found: Vec<PathBuf> = match pid {
+        Some(pid) => of_program(pid)
+            .into_iter()
+            .chain(of_hugeswap(pid))
+            .collect(),
+        None => processes().into_iter().filter_map(of_supervisor).collect(),
+    };
+    found.dedup();
+    let [path] = &found[..] else {
+        return Err(match (pid, found.len()) {
+            (Some(pid), _) => {
+                format!("process {pid} belongs to no run of hugeswap that you may change")
+            }
+            (None, 0) => "there is no run of hugeswap that you may change".to_owned(),
+            (None, _) => several(&found),
+        });
+    };
+    open(path)
+}
+
+fn several(found: &[PathBuf]) -> String {
+    let pids: Vec<_> = found
+        .iter()
+        .filter_map(|p| supervisor_of(p))
+        .map(|p| p.to_string())
+        .collect();
+    format!(
+        "there are several runs of hugeswap: name a process of the one you mean with --pid ({})",
+        pids.join(", ")
+    )
+}
+
+fn processes() -> Vec<u32> {
+    let Ok(dir) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    dir.flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// The control page's file, where the process is a supervisor.
+fn of_supervisor(pid: u32) -> Option<PathBuf> {
+    if fs::read_to_string(format!("/proc/{pid}/comm"))
+        .ok()?
+        .trim_end()
+        != "hugeswap"
+    {
+        return None;
+    }
+    let fds = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    fds.flatten().map(|e| e.path()).find(|p| {
+        fs::read_link(p).is_ok_and(|to| to.to_string_lossy().starts_with("/memfd:hugeswap-control"))
+    })
+}
+
+/// The same, where the process is a supervisor or its parent, which the shell knows.
+fn of_hugeswap(pid: u32) -> Option<PathBuf> {
+    of_supervisor(pid).or_else(|| {
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+        children
+            .split_whitespace()
+            .filter_map(|c| c.parse().ok())
+            .find_map(of_supervisor)
+    })
+}
+
+/// The same, where the process is a program of a run.
+fn of_program(pid: u32) -> Option<PathBuf> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let name = format!("{ENV}=");
+    let path = environment
+        .split(|&b| b == 0)
+        .find_map(|e| e.strip_prefix(name.as_bytes()))?;
+    let path = PathBuf::from(std::str::from_utf8(path).ok()?);
+    path.exists().then_some(path)
+}
+
+/// "/proc/123/fd/4" -> 123
+fn supervisor_of(control: &Path) -> Option<u32> {
+    control
+        .components()
+        .nth(2)?
+        .as_os_str()
+        .to_str()?
+        .parse()
+        .ok()
+}
+
+fn open(path: &Path) -> Result<Run, String> {
+    let failed = |what: &dyn std::fmt::Display| format!("can't reach the run: {what}");
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open(path)
+        .map_err(|e| failed(&e))?;
+    let size = file.metadata().map_err(|e| failed(&e))?.len();
+    let control = map(&file).filter(|c| size == Control::BYTES as u64 && c.is_valid());
+    match (control, supervisor_of(path)) {
+        (Some(control), Some(supervisor)) => Ok(Run {
+            supervisor,
+            control,
+        }),
+        _ => Err("the run was started by another version of hugeswap: use that one".to_owned()),
+    }
+}
+
+#[allow(unsafe_code)]
+fn map(file: &File) -> Option<&'static Control> {
+    // SAFETY: only hugeswap's processes have the file, and write to it as we do.
+    unsafe { Control::map(file.as_raw_fd()) }.ok()
+}
+
+fn name(entry: &DeviceEntry) -> String {
+    String::from_utf8_lossy(entry.name()).into_owned()
+}
+
+impl Run {
+    fn is_going_on(&self) -> bool {
+        Path::new(&format!("/proc/{}", self.supervisor)).exists()
+    }
+
+    /// By number, from 1 on, or by name.
+    fn find(&self, device: &str) -> Result<usize, String> {
+        let devices = self.control.devices();
+        let by_number = device
+            .parse::<usize>()
+            .ok()
+            .filter(|n| (1..=devices.len()).contains(n));
+        if let Some(n) = by_number {
+            return Ok(n - 1);
+        }
+        let path = absolute(Path::new(device));
+        let mut named = (0..devices.len()).filter(|&d| {
+            let name = name(&devices[d]);
+            name == device || name == path
+        });
+        match (named.next(), named.next()) {
+            (Some(d), None) => Ok(d),
+            (Some(_), Some(_)) => Err(format!(
+                "the run has several devices '{device}': give the number that 'hugeswap swapon' shows"
+            )),
+            (None, _) => Err(format!(
+                "the run has no device '{device}': 'hugeswap swapon' shows those that it has"
+            )),
+        }
+    }
+
+    /// Bytes in swap, of all living processes.
+    fn swapped(&self) -> u64 {
+        self.live().map(|p| p.stats.swapped_bytes.get()).sum()
+    }
+
+    fn live(&self) -> impl Iterator<Item = &'static hugeswap::control::Proc> {
+        self.control
+            .procs
+            .iter()
+            .filter(|p| matches!(p.state.load(Acquire), LIVE | NEW))
+    }
+
+    /// What keeps the device from being swapped off, if anything does.
+    fn check_room(&self, d: usize) -> Result<(), String> {
+        let devices = self.control.devices();
+        let taken = |e: &DeviceEntry| e.owned_segments() as u64 * SEGMENT_BYTES;
+        let others: u64 = (0..devices.len())
+            .filter(|&o| o != d && devices[o].usage().phase == Phase::On)
+            .map(|o| {
+                (devices[o].segments() as u64 * SEGMENT_BYTES).saturating_sub(taken(&devices[o]))
+            })
+            .sum();
+        let charged: i64 = self
+            .live()
+            .map(|p| p.charged_pages.load(Relaxed).max(0))
+            .sum();
+        let memory = self
+            .control
+            .settings
+            .limit_bytes
+            .saturating_sub(charged as u64 * PAGE_SIZE as u64);
+        let needed = taken(&devices[d]).min(self.swapped());
+        if needed > others + memory {
+            return Err(format!(
+                "'{}' holds up to {}, and the run's other devices and memory have room for {}: it stays in use",
+                name(&devices[d]),
+                Size::from_bytes(needed),
+                Size::from_bytes(others + memory)
+            ));
+        }
+        Ok(())
+    }
+
+    fn swapoff(&self, device: &str) -> Result<(), String> {
+        let d = self.find(device)?;
+        let entry = &self.control.devices()[d];
+        let interrupt = Interrupt::catch().map_err(|e| format!("can't wait for signals: {e}"))?;
+        let usage = match entry.usage() {
+            u if u.phase == Phase::On => {
+                self.check_room(d)?;
+                entry
+                    .change(u, Phase::Leaving)
+                    .ok_or("somebody else changed it just now: look again")?
+            }
+            u if u.phase == Phase::Leaving => u,
+            _ => return Err(format!("'{}' is off already", name(entry))),
+        };
+        self.control.call_processes();
+        let watched = self.watch(entry, usage, &interrupt);
+        if watched.is_err() {
+            // Refused if it is off by now, which is as well.
+            entry.change(usage, Phase::On);
+            self.control.call_processes();
+        }
+        watched
+    }
+
+    /// Until it is off.
+    fn watch(
+        &self,
+        entry: &DeviceEntry,
+        usage: Usage,
+        interrupt: &Interrupt,
+    ) -> Result<(), String> {
+        let began = Instant::now();
+        let moved = || -> u64 { self.live().map(|p| p.stats.swapoff_pages.get()).sum() };
+        let before = moved();
+        let mut last = (0, 0, began);
+        let mut progress = Progress::new();
+        loop {
+            let now = entry.usage();
+            if now.phase == Phase::Off || !self.is_going_on() {
+                return Ok(());
+            }
+            if now.epoch != usage.epoch || now.phase == Phase::On {
+                return Err("somebody else turned it on again".to_owned());
+            }
+            if interrupt.check().is_err() {
+                return Err(format!("interrupted: '{}' stays in use", name(entry)));
+            }
+            let (pages, segments) = (moved(), entry.owned_segments());
+            if (pages, segments) != (last.0, last.1) {
+                last = (pages, segments, Instant::now());
+            } else if last.2.elapsed() > PATIENCE {
+                return Err(format!(
+                    "'{}' could not be emptied, and stays in use: nothing moved for {} s. \
+                     Are the other devices full, or is the program stopped?",
+                    name(entry),
+                    PATIENCE.as_secs()
+                ));
+            }
+            let (gone, left) = (
+                pages.saturating_sub(before) * PAGE_SIZE as u64,
+                segments as u64 * SEGMENT_BYTES,
+            );
+            progress.show(&format!(
+                "{} moved, at most {} to go",
+                Size::from_bytes(gone),
+                Size::from_bytes(left)
+            ));
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn swapon(&self, device: &str) -> Result<(), String> {
+        let d = self.find(device)?;
+        let entry = &self.control.devices()[d];
+        loop {
+            let usage = entry.usage();
+            match usage.phase {
+                Phase::On => return Ok(()),
+                Phase::Releasing if self.is_going_on() => std::thread::sleep(LOOK),
+                _ => {
+                    entry.change(usage, Phase::On);
+                    self.control.call_processes();
+                }
+            }
+        }
+    }
+
+    fn show(&self, json: bool) -> Result<(), String> {
+        let rows: Vec<_> = self.control.devices().iter().map(row).collect();
+        let text = if json {
+            serde_json::to_string_pretty(&rows).unwrap_or_default() + "\n"
+        } else {
+            table(&rows)
+        };
+        // 'hugeswap swapon | head' is no error.
+        let _ = std::io::stdout().write_all(text.as_bytes());
+        Ok(())
+    }
+}
+
+#[derive(serde::Serialize)]
+struct Row {
+    name: String,
+    state: &'static str,
+    size_bytes: u64,
+    /// In pieces of 32 MiB, with what is kept in reserve.
+    taken_bytes: u64,
+}
+
+fn row(entry: &DeviceEntry) -> Row {
+    Row {
+        name: name(entry),
+        state: match entry.usage().phase {
+            Phase::On => "on",
+            Phase::Leaving | Phase::Releasing => "leaving",
+            Phase::Off => "off",
+        },
+        size_bytes: entry.max_bytes,
+        taken_bytes: entry.owned_segments() as u64 * SEGMENT_BYTES,
+    }
+}
+
+fn table(rows: &[Row]) -> String {
+    let width = rows.iter().map(|r| r.name.len()).max().unwrap_or(0).max(4);
+    let mut text = format!(
+        "NR  {:width$}  {:8} {:>8} {:>8}\n",
+        "NAME", "STATE", "SIZE", "TAKEN"
+    );
+    for (i, r) in rows.iter().enumerate() {
+        let (size, taken) = (
+            Size::from_bytes(r.size_bytes),
+            Size::from_bytes(r.taken_bytes),
+        );
+        text += &format!(
+            "{:<3} {:width$}  {:8} {:>8} {:>8}\n",
+            i + 1,
+            r.name,
+            r.state,
+            size.to_string(),
+            taken.to_string()
+        );
+    }
+    text
+}

@@ -1,0 +1,164 @@
+//! Swap devices that are swapped off and on while a program uses them.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Output, Stdio};
+
+use crate::support::{compile, hugeswap, kill, wait_for, Dir, Run, Running};
+
+fn command(run: &Running, args: &[&str]) -> Command {
+    let mut c = Command::new(hugeswap());
+    c.args(&args[..1]).arg("--pid").arg(run.front().to_string());
+    c.args(&args[1..]);
+    c
+}
+
+fn ask(run: &Running, args: &[&str]) -> Output {
+    command(run, args).output().unwrap()
+}
+
+fn ok(run: &Running, args: &[&str]) -> String {
+    let out = ask(run, args);
+    assert!(out.status.success(), "{args:?}: {out:?}");
+    String::from_utf8(out.stdout).unwrap()
+}
+
+fn refused(run: &Running, args: &[&str], why: &str) {
+    let out = ask(run, args);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{args:?}: {out:?}");
+    assert!(said.contains(why) && said.lines().count() == 1, "{said}");
+}
+
+fn state(run: &Running, device: usize) -> String {
+    let table: serde_json::Value = serde_json::from_str(&ok(run, &["swapon", "--json"])).unwrap();
+    table[device]["state"].as_str().unwrap().to_owned()
+}
+
+/// What the files of a run's devices occupy on their disk, in the order of the devices.
+fn occupied(run: &Running, dirs: [&str; 2]) -> [u64; 2] {
+    dirs.map(|dir| {
+        let fds = fs::read_dir(format!("/proc/{}/fd", run.supervisor())).unwrap();
+        let of_dir = |p: &std::path::Path| {
+            fs::read_link(p).is_ok_and(|to| to.to_string_lossy().starts_with(dir))
+        };
+        let file = fds.flatten().map(|e| e.path()).find(|p| of_dir(p)).unwrap();
+        fs::metadata(file).unwrap().blocks() * 512
+    })
+}
+
+/// A program with 192 MiB in 64, and two devices.
+fn start(env: &[(&str, &str)], end: &std::path::Path, second: &Dir, how: &[&str]) -> Running {
+    let program = compile("swapoff");
+    let arguments = [program.to_str().unwrap(), "192", end.to_str().unwrap()];
+    let mut run = Run::new(64, arguments.iter().chain(how));
+    for (name, value) in env {
+        run = run.env(name, value);
+    }
+    let second = format!("--swap={}", second.path().display());
+    let mut run = run.option(second).start();
+    run.wait_for_output("ready");
+    run
+}
+
+#[test]
+fn a_device_is_emptied_under_its_users() {
+    let plain: &[(&str, &str)] = &[];
+    for env in [
+        plain,
+        &[("HUGESWAP_NO_IO_URING", "1")],
+        &[("HUGESWAP_NO_MOVE", "1")],
+        &[("HUGESWAP_INJECT", "short=every:3,delay=4,reorder,seed=5")],
+    ] {
+        let second = Dir::new("second");
+        let end = second.join("end");
+        let run = start(env, &end, &second, &[]);
+        let dirs = [
+            run.swap_dir.to_str().unwrap(),
+            second.path().to_str().unwrap(),
+        ];
+        for device in [0, 1, 0] {
+            ok(&run, &["swapoff", dirs[device]]);
+            assert_eq!(state(&run, device), "off");
+            let bytes = occupied(&run, dirs);
+            assert_eq!(bytes[device], 0, "{env:?}");
+            assert!(bytes[1 - device] > 0, "{env:?}");
+            refused(&run, &["swapoff", dirs[device]], "off already");
+            refused(&run, &["swapoff", dirs[1 - device]], "have room for");
+            ok(&run, &["swapon", dirs[device]]);
+            assert_eq!(state(&run, device), "on");
+        }
+        fs::write(&end, "").unwrap();
+        let done = run.finish();
+        assert!(
+            done.status.success() && done.stdout == "ready\nok\n",
+            "{done}"
+        );
+        assert_eq!(done.oom_kills, 0, "{done}");
+        assert!(done.counter("swapoff_pages") > 0, "{done}");
+        for none in ["swap_full", "pages_poisoned", "swap_read_errors"] {
+            assert_eq!(done.counter(none), 0, "{done}");
+        }
+    }
+}
+
+/// Pages that can't be read from the device are lost one by one, and what is beside them is moved.
+#[test]
+fn a_device_that_fails_is_emptied_of_the_rest() {
+    let second = Dir::new("second");
+    let end = second.join("end");
+    let bad = [("HUGESWAP_INJECT", "bad-page=every:1500")];
+    let run = start(&bad, &end, &second, &["lost"]);
+    ok(&run, &["swapoff", "1"]);
+    let stats = || run.read_stats().unwrap()["counters"]["pages_poisoned"].as_u64();
+    wait_for("the counters", 10, || stats() > Some(0));
+    let lost = stats().unwrap();
+    fs::write(&end, "").unwrap();
+    let done = run.finish();
+    // What went to the second device, which has such pages too, may be lost there.
+    let all = done.counter("pages_poisoned");
+    assert!(lost >= 10 && lost <= all && all < 64, "{done}");
+    assert_eq!(done.stdout, format!("ready\nlost {all}\n"), "{done}");
+}
+
+/// The program stands still, so nothing can be moved; whoever does not want to wait has the device
+/// as it was.
+#[test]
+fn an_interrupted_swapoff_leaves_the_device_on() {
+    let second = Dir::new("second");
+    let end = second.join("end");
+    let run = start(&[], &end, &second, &[]);
+    let stopped: Vec<i32> = fs::read_to_string(run.group.path().join("cgroup.procs"))
+        .unwrap()
+        .lines()
+        .map(|pid| pid.parse().unwrap())
+        .filter(|&pid| pid != run.front() && pid != run.supervisor())
+        .collect();
+    stopped.iter().for_each(|&pid| kill(pid, libc::SIGSTOP));
+    let mut asked = command(&run, &["swapoff", "1"]);
+    let mut asked = asked.stderr(Stdio::null()).spawn().unwrap();
+    wait_for("the device to leave", 20, || state(&run, 0) == "leaving");
+    kill(asked.id() as i32, libc::SIGINT);
+    assert_eq!(asked.wait().unwrap().code(), Some(1));
+    assert_eq!(state(&run, 0), "on");
+    stopped.iter().for_each(|&pid| kill(pid, libc::SIGCONT));
+    refused(&run, &["swapoff", "/no/such/device"], "has no device");
+    refused(&run, &["swapoff", "3"], "has no device");
+    fs::write(&end, "").unwrap();
+    let done = run.finish();
+    assert!(
+        done.status.success() && done.stdout == "ready\nok\n",
+        "{done}"
+    );
+}
+
+#[test]
+fn a_process_of_no_run() {
+    let mut c = Command::new(hugeswap());
+    c.args(["swapoff", "--pid"])
+        .arg(std::process::id().to_string());
+    let out = c.arg("1").output().unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("belongs to no run"), "{said}");
+}
