@@ -110,14 +110,13 @@ fn a_device_that_fails_is_emptied_of_the_rest() {
     let bad = [("HUGESWAP_INJECT", "bad-page=every:1500")];
     let run = start(&bad, &end, &second, &["lost"]);
     ok(&run, &["swapoff", "1"]);
-    let stats = || run.read_stats().unwrap()["counters"]["pages_poisoned"].as_u64();
-    wait_for("the counters", 10, || stats() > Some(0));
-    let lost = stats().unwrap();
+    let lost = || run.read_stats()?["counters"]["pages_poisoned"].as_u64();
+    wait_for("pages that are lost", 20, || lost() > Some(0));
     fs::write(&end, "").unwrap();
     let done = run.finish();
-    // What went to the second device, which has such pages too, may be lost there.
+    // Of the second device, which has such pages too, more may be lost.
     let all = done.counter("pages_poisoned");
-    assert!(lost >= 10 && lost <= all && all < 64, "{done}");
+    assert!((10..64).contains(&all), "{done}");
     assert_eq!(done.stdout, format!("ready\nlost {all}\n"), "{done}");
 }
 
