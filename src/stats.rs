@@ -111,6 +111,10 @@ counters! {
     swap_ra: Sum,
     /// Folios read ahead that were wanted then.
     swap_ra_hit: Sum,
+    /// Base pages that a stride was expected to come to; those in swap were read.
+    stride_ra: Sum,
+    /// Of these, the ones that it has passed without a fault.
+    stride_ra_hit: Sum,
     /// Faults that found the folio on its way out and got it back without a read.
     swap_cache_hit: Sum,
     /// Faults of the reclaim thread itself, on pages dropped behind the engine's back.

@@ -7,8 +7,10 @@
 
 mod near;
 mod stream;
+mod stride;
 mod unit;
 
+use crate::control::SwapIn;
 use crate::device::{Completion, Device, Op, Queue, Request};
 use crate::mm::{PageMask, Pmd, SwapPlace, PAGE_SIZE};
 use crate::pressure::Kick;
@@ -20,6 +22,7 @@ use crate::sys::{syscall, Errno};
 use core::sync::atomic::Ordering::Relaxed;
 use near::Near;
 use stream::Streams;
+use stride::{Stride, Strides};
 
 /// Transfers that the handler has in flight at most.
 const DEPTH: usize = 128;
@@ -42,11 +45,13 @@ struct Transfer {
     failed: bool,
 }
 
-/// What is to be read: pages of a range, page 0 of which would lie at `base`.
+/// What is to be read: pages of a range, to `base`.
 struct Read {
     entry: SwapPlace,
     pages: PageMask,
     base: *mut u8,
+    /// One behind the other; else each at its place in a frame.
+    packed: bool,
     /// The page that is wanted first.
     page: usize,
 }
@@ -92,6 +97,7 @@ pub struct Handler<'e> {
     transfers: [Option<Transfer>; DEPTH],
     in_flight: usize,
     streams: Streams,
+    strides: Strides,
     ahead: AheadQueue,
     spin: Spin,
     near: Near<'e>,
@@ -141,6 +147,7 @@ impl<'e> Handler<'e> {
             transfers: [const { None }; DEPTH],
             in_flight: 0,
             streams: Streams::default(),
+            strides: Strides::default(),
             ahead: AheadQueue {
                 items: [Pmd(0); AHEAD_MAX],
                 len: 0,
@@ -267,8 +274,14 @@ impl<'e> Handler<'e> {
         let page = crate::mm::page_in_pmd(f.addr);
         let ranges = &self.cache.ranges;
         let resident = |p: Pmd| ranges.get(p).is_some_and(|r| r.lock().present.is_full());
-        let (walk, pages) = self.streams.classify(pmd, page, resident);
         let mode = self.cache.charge.control.settings.swap_in();
+        let goes_on = self.streams.walk(pmd, page, resident);
+        let stride = self.stride(f.tid, pmd, page, goes_on.is_some());
+        if goes_on.is_none() && stride.is_none() {
+            self.streams.begin(pmd, page);
+        }
+        let (walk, pages) = goes_on.map_or((None, 1), |w| (w.enters, w.pages));
+        let set = stride.map(|s| s.pages_of(pmd, page, pmd));
         let mut ahead = None;
         let mut frame: Option<(Frame, bool)> = None;
         let mut stalled = false;
@@ -280,6 +293,7 @@ impl<'e> Handler<'e> {
                         vacant: present.is_empty(),
                         walk,
                         pages,
+                        stride: set,
                     };
                     let choice = unit::choose(mode, hints, seen);
                     ahead = choice.ahead;
@@ -313,19 +327,16 @@ impl<'e> Handler<'e> {
                     self.read_whole(pmd, frame, pages, entry, page, start_ns);
                     break;
                 }
-                Plan::Fill { buffer, run, entry } => {
+                Plan::Fill {
+                    buffer,
+                    pages,
+                    entry,
+                } => {
                     self.cache.stats().pgmajfault.inc();
-                    if pages == 1 {
+                    if pages.count() == 1 && stride.is_none() {
                         self.near.jump(f.tid);
                     }
-                    let base = self.buffers.addr(buffer);
-                    let read = Read {
-                        entry,
-                        base: base.wrapping_sub(run.start * PAGE_SIZE),
-                        pages: PageMask::of(run),
-                        page,
-                    };
-                    self.submit(pmd, false, start_ns, read);
+                    self.read_pages(pmd, buffer, pages, entry, page, start_ns);
                     break;
                 }
                 Plan::NeedFrame { zeroed } => {
@@ -347,9 +358,49 @@ impl<'e> Handler<'e> {
         if let Some((step, window)) = ahead.or(unit::passing(mode, walk)) {
             let window = window.unwrap_or_else(|| self.streams.window());
             self.read_ahead(pmd, step, window);
+        } else if let Some(s) = stride {
+            self.read_stride(s, pmd, page);
         }
         if self.cache.free_pages() < self.kick.low_pages() {
             self.kick.kick();
+        }
+    }
+
+    /// Where the thread will be next, if it strides.
+    fn stride(&mut self, tid: u32, pmd: Pmd, page: usize, walks: bool) -> Option<Stride> {
+        if !self.cache.is_in_swap(pmd, page) {
+            // What lies in memory at the time says little: of a range in a frame all comes at once.
+            return None;
+        }
+        let at = stream::number(pmd, page);
+        if walks || self.cache.charge.control.settings.swap_in() != SwapIn::Auto {
+            self.strides.walks(tid, at);
+            return None;
+        }
+        let stride = self.strides.seen(tid, at)?;
+        self.cache.stats().stride_ra_hit.add(stride.passed.into());
+        self.cache.stats().stride_ra.add(stride.beyond.into());
+        Some(stride)
+    }
+
+    /// Begins to read what a stride comes to in other ranges than the one it is in.
+    fn read_stride(&mut self, stride: Stride, pmd: Pmd, page: usize) {
+        let mut last = pmd;
+        for next in stride.ranges(pmd, page) {
+            if next == last {
+                continue;
+            }
+            last = next;
+            let set = stride.pages_of(pmd, page, next);
+            let plan = self.cache.begin_set_ahead(next, set, &mut self.buffers);
+            if let Some(Plan::Fill {
+                buffer,
+                pages,
+                entry,
+            }) = plan
+            {
+                self.read_pages(next, buffer, pages, entry, 0, 0);
+            }
         }
     }
 
@@ -508,14 +559,33 @@ impl<'e> Handler<'e> {
         page: usize,
         start_ns: u64,
     ) {
-        let base = self.cache.frames.addr(frame) as *mut u8;
         let read = Read {
             entry,
             pages,
-            base,
+            base: self.cache.frames.addr(frame) as *mut u8,
+            packed: false,
             page,
         };
         self.submit(pmd, true, start_ns, read);
+    }
+
+    fn read_pages(
+        &mut self,
+        pmd: Pmd,
+        buffer: u32,
+        pages: PageMask,
+        entry: SwapPlace,
+        page: usize,
+        start_ns: u64,
+    ) {
+        let read = Read {
+            entry,
+            pages,
+            base: self.buffers.addr(buffer),
+            packed: true,
+            page,
+        };
+        self.submit(pmd, false, start_ns, read);
     }
 
     /// Begins a transfer: one request for each piece that the pages are in.
@@ -546,10 +616,15 @@ impl<'e> Handler<'e> {
                 .stats()
                 .device_read_bytes
                 .add((n * PAGE_SIZE) as u64);
+            let place = if read.packed {
+                read.pages.rank(start)
+            } else {
+                start
+            };
             let req = Request {
                 op: Op::Read,
                 offset: piece.entry.byte_offset(),
-                addr: read.base.wrapping_add(start * PAGE_SIZE),
+                addr: read.base.wrapping_add(place * PAGE_SIZE),
                 len: n * PAGE_SIZE,
                 tag: slot as u64,
                 target: (read.page.clamp(start, start + n - 1) - start) * PAGE_SIZE,

@@ -30,6 +30,15 @@ struct Head {
     ranges: u32,
 }
 
+/// What a fault goes on with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Walk {
+    /// The direction, if it enters its range at the edge.
+    pub enters: Option<i32>,
+    /// How many pages to bring in otherwise.
+    pub pages: usize,
+}
+
 #[derive(Default)]
 pub struct Streams {
     heads: [Head; HEADS],
@@ -38,43 +47,46 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// The direction in which the fault's walk enters this range, if it does so at its edge; and
-    /// how many pages to bring in otherwise. `resident`: a walk goes through this range without a
+    /// The walk that the fault goes on with. `resident`: a walk goes through this range without a
     /// fault.
-    pub fn classify(
-        &mut self,
-        pmd: Pmd,
-        page: usize,
-        resident: impl Fn(Pmd) -> bool,
-    ) -> (Option<i32>, usize) {
-        let at = u64::from(pmd.0) * PMD_NR as u64 + page as u64;
+    pub fn walk(&mut self, pmd: Pmd, page: usize, resident: impl Fn(Pmd) -> bool) -> Option<Walk> {
+        let at = number(pmd, page);
         let found = |next: &dyn Fn(&Head) -> Option<Head>| {
             let mut heads = self.heads.iter().enumerate();
             heads.find_map(|(i, h)| next(h).map(|h| (i, h)))
         };
-        let walk = found(&|h| h.goes_on(at))
-            .or_else(|| found(&|h| h.passed_over(at, &resident)?.goes_on(at)));
-        if let Some((i, h)) = walk {
-            self.heads[i] = h;
-            self.last = i;
-            return ((h.ranges > 0).then_some(h.step), h.pages as usize);
-        }
+        let (i, h) = found(&|h| h.goes_on(at))
+            .or_else(|| found(&|h| h.passed_over(at, &resident)?.goes_on(at)))?;
+        self.heads[i] = h;
+        self.last = i;
+        Some(Walk {
+            enters: (h.ranges > 0).then_some(h.step),
+            pages: h.pages as usize,
+        })
+    }
+
+    /// A walk may begin here.
+    pub fn begin(&mut self, pmd: Pmd, page: usize) {
         self.last = self.next;
         self.heads[self.next] = Head {
-            at,
+            at: number(pmd, page),
             pages: 1,
             step: 0,
             length: 1,
             ranges: 0,
         };
         self.next = (self.next + 1) % HEADS;
-        (None, 1)
     }
 
     /// Folios to read ahead for the walk that was last seen.
     pub fn window(&self) -> usize {
         (self.heads[self.last].ranges as usize).min(WINDOW_MAX)
     }
+}
+
+/// Of a page, over all memory.
+pub fn number(pmd: Pmd, page: usize) -> u64 {
+    u64::from(pmd.0) * PMD_NR as u64 + page as u64
 }
 
 /// Pages to bring in for a walk that went on so many times.
@@ -93,12 +105,11 @@ impl Head {
         let page = at % nr;
         let up = at > self.at && at - self.at <= 2 * self.pages.max(2);
         let down = at < self.at && self.at - at <= 2 * self.pages.max(2);
-        // A walker of whole ranges faults once in each, at the edge where it comes in.
-        let next_up =
-            range == before + 1 && page < EDGE && (self.ranges > 0 || up || self.at_edge(1));
-        let next_down = range + 1 == before
-            && page >= nr - EDGE
-            && (self.ranges > 0 || down || self.at_edge(-1));
+        // A walker of whole ranges faults once in each, at the edge where it comes in. So does who
+        // touches one page in each; it takes a walk within a range to know.
+        let walks = self.ranges > 0;
+        let next_up = range == before + 1 && page < EDGE && (walks || up);
+        let next_down = range + 1 == before && page >= nr - EDGE && (walks || down);
         let step = if (up || next_up) && self.step >= 0 {
             1
         } else if (down || next_down) && self.step <= 0 {
@@ -139,51 +150,78 @@ impl Head {
                 ..*self
             })
     }
-
-    /// Entered its range at the edge that a walk in this direction enters at: having brought the
-    /// whole of it in, it would not be heard of again before the next.
-    fn at_edge(&self, step: i32) -> bool {
-        let page = self.at % PMD_NR as u64;
-        if step > 0 {
-            page < EDGE
-        } else {
-            page >= PMD_NR as u64 - EDGE
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    impl Streams {
+        fn classify(
+            &mut self,
+            pmd: Pmd,
+            page: usize,
+            resident: impl Fn(Pmd) -> bool,
+        ) -> (Option<i32>, usize) {
+            match self.walk(pmd, page, resident) {
+                Some(w) => (w.enters, w.pages),
+                None => {
+                    self.begin(pmd, page);
+                    (None, 1)
+                }
+            }
+        }
+    }
+
+    /// Faults of a walk that comes into the range from the one before.
+    fn walk_into(s: &mut Streams, range: u32, step: i32) {
+        let (from, edge) = match step {
+            1 => (range - 1, [PMD_NR - 2, PMD_NR - 1]),
+            _ => (range + 1, [1, 0]),
+        };
+        for page in edge {
+            assert_eq!(s.classify(Pmd(from), page, |_| false).0, None);
+        }
+        let first = if step > 0 { 0 } else { PMD_NR - 1 };
+        assert_eq!(s.classify(Pmd(range), first, |_| false).0, Some(step));
+    }
+
     #[test]
     fn walks_over_ranges() {
         let mut s = Streams::default();
-        assert_eq!(s.classify(Pmd(10), 0, |_| false), (None, 1));
+        walk_into(&mut s, 10, 1);
         assert_eq!(s.classify(Pmd(11), 0, |_| false).0, Some(1));
         assert_eq!(s.classify(Pmd(12), 3, |_| false).0, Some(1));
-        assert_eq!(s.window(), 2);
-        assert_eq!(s.classify(Pmd(90), 511, |_| false).0, None);
+        assert_eq!(s.window(), 3);
+        walk_into(&mut s, 90, -1);
         assert_eq!(s.classify(Pmd(89), 511, |_| false).0, Some(-1));
         assert_eq!(s.classify(Pmd(13), 0, |_| false).0, Some(1));
-        assert_eq!(s.window(), 3);
+        assert_eq!(s.window(), 4);
+    }
+
+    /// One page of each range, at its edge: whoever wants no more must not get all.
+    #[test]
+    fn a_page_of_each_range_is_no_walk() {
+        let mut s = Streams::default();
+        for range in 10..100 {
+            assert_eq!(s.classify(Pmd(range), 0, |_| false), (None, 1));
+        }
     }
 
     #[test]
     fn walks_pass_over_what_is_resident() {
         let mut s = Streams::default();
         let resident = |p: Pmd| p.0 % 8 >= 3;
-        for start in [8, 16] {
-            s.classify(Pmd(start), 0, resident);
-            assert_eq!(s.classify(Pmd(start + 1), 0, resident).0, Some(1));
-            assert_eq!(s.classify(Pmd(start + 2), 0, resident).0, Some(1));
+        walk_into(&mut s, 8, 1);
+        for range in [9, 10, 16, 17, 18, 24] {
+            assert_eq!(s.classify(Pmd(range), 0, resident).0, Some(1), "{range}");
         }
         assert!(s.window() >= 4);
         // Downwards, and not over ranges that are not resident.
-        s.classify(Pmd(82), 511, resident);
-        assert_eq!(s.classify(Pmd(81), 511, resident).0, Some(-1));
-        assert_eq!(s.classify(Pmd(80), 511, resident).0, Some(-1));
-        assert_eq!(s.classify(Pmd(74), 511, resident).0, Some(-1));
+        walk_into(&mut s, 82, -1);
+        for range in [81, 80, 74] {
+            assert_eq!(s.classify(Pmd(range), 511, resident).0, Some(-1), "{range}");
+        }
         assert_eq!(s.classify(Pmd(72), 511, resident).0, None);
     }
 

@@ -1,6 +1,7 @@
 //! How much to bring in for a fault: docs/swap-in.md.
 
 use crate::control::SwapIn;
+use crate::mm::PageMask;
 use crate::swap_cache::Unit;
 use crate::vma::{Hints, Huge, Pattern};
 
@@ -13,6 +14,8 @@ pub struct Seen {
     pub walk: Option<i32>,
     /// Pages for the place that the walk has come to; one for a jump.
     pub pages: usize,
+    /// What its thread will come to in the range, if it strides.
+    pub stride: Option<PageMask>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +56,7 @@ pub fn choose(mode: SwapIn, hints: Hints, seen: Seen) -> Choice {
             ahead: walk,
         },
         _ => Choice {
-            unit: Unit::Pages(seen.pages),
+            unit: seen.stride.map_or(Unit::Pages(seen.pages), Unit::Set),
             ahead: walk,
         },
     }
@@ -83,11 +86,13 @@ mod tests {
             vacant: true,
             walk: Some(-1),
             pages: 16,
+            stride: None,
         };
         let jump = Seen {
             vacant: true,
             walk: None,
             pages: 1,
+            stride: None,
         };
         let on = Some((-1, None));
         for (mode, huge, pattern, seen, unit, ahead) in [
@@ -123,6 +128,7 @@ mod tests {
             vacant: false,
             walk: Some(1),
             pages: 64,
+            stride: None,
         };
         let got = choose(SwapIn::Auto, Hints::default(), seen);
         assert_eq!(got.unit, Unit::Pages(64));

@@ -52,6 +52,13 @@ impl PageMask {
         self.0.iter().map(|w| w.count_ones() as usize).sum()
     }
 
+    /// Pages of the set before this one.
+    pub fn rank(&self, page: usize) -> usize {
+        let whole: u32 = self.0[..page / 64].iter().map(|w| w.count_ones()).sum();
+        let rest = self.0[page / 64] & ((1 << (page % 64)) - 1);
+        (whole + rest.count_ones()) as usize
+    }
+
     fn zip(self, o: PageMask, f: impl Fn(u64, u64) -> u64) -> PageMask {
         PageMask(core::array::from_fn(|i| f(self.0[i], o.0[i])))
     }

@@ -88,14 +88,13 @@ impl SwapCache {
         xxh3_64_with_seed(bytes, self.seed)
     }
 
-    /// Notes the sums of pages that are about to come in; `src` counts from the range's start.
-    /// True if their slots may be kept.
+    /// Notes the sums of pages that are about to come in; `src` says where each is. True if their slots may be kept.
     pub(super) fn remember(
         &self,
         pmd: Pmd,
         g: &mut RangeGuard<'_>,
         pages: PageMask,
-        src: *const u8,
+        src: impl Fn(usize) -> *const u8,
     ) -> bool {
         let sums = self.ranges.sums(pmd);
         if sums.is_null() {
@@ -106,7 +105,7 @@ impl SwapCache {
             self.charge.charge(1);
         }
         for page in pages.runs().flatten() {
-            let sum = self.sum(src.wrapping_add(page * PAGE_SIZE));
+            let sum = self.sum(src(page));
             // SAFETY: the lock is held; the table has an element for each page.
             unsafe { (*sums)[page] = sum };
         }

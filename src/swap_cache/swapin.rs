@@ -49,6 +49,10 @@ impl FillBuffers {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
+    /// Whether some may be used for what nobody waits for.
+    fn has_spare(&self) -> bool {
+        self.len > Self::COUNT / 4
+    }
     fn take(&mut self) -> Option<u32> {
         self.len = self.len.checked_sub(1)?;
         Some(self.free[self.len] as u32)
@@ -87,10 +91,10 @@ pub enum Plan {
         pages: PageMask,
         entry: SwapPlace,
     },
-    /// Read the run into the buffer, then call `fill_done`.
+    /// Read the pages into the buffer, one behind the other, then call `fill_done`.
     Fill {
         buffer: u32,
-        run: Range<usize>,
+        pages: PageMask,
         entry: SwapPlace,
     },
     /// Nothing of ours is at that address; the thread was woken to find out for itself.
@@ -103,6 +107,8 @@ pub enum Unit {
     Whole,
     /// The aligned window of so many pages around the fault.
     Pages(usize),
+    /// These and no others, with the page of the fault.
+    Set(PageMask),
 }
 
 /// What became of moving a frame in as a whole.
@@ -134,15 +140,12 @@ impl SwapCache {
             IoState::Idle => {}
             IoState::Ahead if g.moving.has(page) => return self.map_ahead(pmd, &mut g),
             IoState::Inactive if self.may_fill_inactive(&g, page) => {
-                let n = match unit(&g.present, g.hints) {
-                    Unit::Pages(n) => n,
-                    Unit::Whole if g.swapped.count() < WHOLE_MIN => FILL_MAX,
-                    Unit::Whole => {
-                        self.settle(pmd, &mut g);
-                        return self.begin_whole(&mut g, frame);
-                    }
-                };
-                return self.begin_fill(&mut g, page, n, buffers);
+                let unit = unit(&g.present, g.hints);
+                if unit == Unit::Whole && g.swapped.count() >= WHOLE_MIN {
+                    self.settle(pmd, &mut g);
+                    return self.begin_whole(&mut g, frame);
+                }
+                return self.begin_fill(&mut g, page, unit, buffers);
             }
             IoState::Inactive => {
                 if let Some(plan) = self.touch_inactive(pmd, &mut g, page) {
@@ -168,8 +171,7 @@ impl SwapCache {
             };
             return match unit {
                 Unit::Whole if g.swapped.count() >= WHOLE_MIN => self.begin_whole(&mut g, frame),
-                Unit::Whole => self.begin_fill(&mut g, page, FILL_MAX, buffers),
-                Unit::Pages(n) => self.begin_fill(&mut g, page, n, buffers),
+                unit => self.begin_fill(&mut g, page, unit, buffers),
             };
         }
         if g.lost.has(page) {
@@ -184,6 +186,14 @@ impl SwapCache {
             return self.first_touch(pmd, &mut g, page, frame);
         }
         self.zero_fill(pmd, &mut g, page)
+    }
+
+    /// Whether a fault on the page has to read it.
+    pub fn is_in_swap(&self, pmd: Pmd, page: usize) -> bool {
+        self.ranges.get(pmd).is_some_and(|r| {
+            let g = r.lock();
+            g.swapped.minus(g.present).minus(g.moving).has(page)
+        })
     }
 
     /// Whether a page of an inactive range can be read while the frame goes on holding others: the
@@ -442,7 +452,8 @@ impl SwapCache {
         let vacant = g.present.is_empty() && g.lost.is_empty();
         if vacant && g.writable.is_full() && self.abilities.mv {
             self.clear_pages(frame, PageMask::FULL.minus(pages), 0);
-            let src = self.frames.addr(frame) as *const u8;
+            let base = self.frames.addr(frame) as *const u8;
+            let src = |page| base.wrapping_add(page * PAGE_SIZE);
             let keep = self.keeps_folio(g) && self.remember(pmd, g, pages, src);
             let whole = self.move_whole_in(pmd, g, frame);
             match whole {
@@ -510,7 +521,7 @@ impl SwapCache {
         &self,
         g: &mut RangeGuard<'_>,
         page: usize,
-        n: usize,
+        unit: Unit,
         buffers: &mut FillBuffers,
     ) -> Plan {
         let Some(entry) = g.entry else {
@@ -519,29 +530,58 @@ impl SwapCache {
         let inactive = g.io() == IoState::Inactive;
         // What the frame holds is newer than its slots.
         let held = if inactive { g.moving } else { PageMask::EMPTY };
-        let run = g
-            .swapped
-            .minus(g.present)
-            .minus(held)
-            .run_around(page, n.clamp(1, FILL_MAX));
+        let there = g.swapped.minus(g.present).minus(held);
+        let window = |n: usize| PageMask::of(there.run_around(page, n.clamp(1, FILL_MAX)));
+        let pages = match unit {
+            Unit::Whole => window(FILL_MAX),
+            Unit::Pages(n) => window(n),
+            Unit::Set(set) => set.and(there).or(window(1)),
+        };
         if buffers.is_empty() {
             return Plan::NeedBuffer;
         }
-        if !self.charge_for_fault(run.len()) {
-            return Plan::NeedRoom(run.len());
+        let n = pages.count();
+        if !self.charge_for_fault(n) {
+            return Plan::NeedRoom(n);
         }
         let Some(buffer) = buffers.take() else {
-            self.charge.uncharge(run.len());
+            self.charge.uncharge(n);
             return Plan::NeedBuffer;
         };
-        self.charge.charge(buffers.touch(buffer, run.len()));
+        self.charge.charge(buffers.touch(buffer, n));
         g.held = held;
         g.frame = g.buffer;
-        g.moving = PageMask::of(run.clone());
+        g.moving = pages;
         g.buffer = buffer;
         g.huge = false;
         g.set_io(IoState::Filling);
-        Plan::Fill { buffer, run, entry }
+        Plan::Fill {
+            buffer,
+            pages,
+            entry,
+        }
+    }
+
+    /// Begins to read pages that a stride will come to, in a range that nobody waits for. None if there
+    /// is nothing to read, or no room to spare.
+    pub fn begin_set_ahead(
+        &self,
+        pmd: Pmd,
+        set: PageMask,
+        buffers: &mut FillBuffers,
+    ) -> Option<Plan> {
+        let mut g = self.ranges.get(pmd)?.lock();
+        let against = g.hints.pattern == Pattern::Random;
+        let there = g.swapped.minus(g.present).and(set);
+        let first = there.next_from(0)?;
+        let room = self.charge.room() > there.count() as i64;
+        if g.io() != IoState::Idle || g.salvage || against || !room || !buffers.has_spare() {
+            return None;
+        }
+        match self.begin_fill(&mut g, first, Unit::Set(there), buffers) {
+            plan @ Plan::Fill { .. } => Some(plan),
+            _ => None,
+        }
     }
 
     /// The read of a small fill ended.
@@ -555,13 +595,15 @@ impl SwapCache {
         g.buffer = g.frame;
         let mut wake = core::mem::take(&mut g.wanted);
         let n = pages.count();
-        let first = pages.runs().next().map_or(0, |r| r.start);
         if ok {
-            // The buffer holds the run only; `copy_in` counts from the start of a range.
-            let src = buffers.addr(buffer).wrapping_sub(first * PAGE_SIZE);
+            let base = buffers.addr(buffer) as *const u8;
+            let src = |page| base.wrapping_add(pages.rank(page) * PAGE_SIZE);
             // What could not be read with others is read this once.
             let keep = !g.salvage && self.remember(pmd, &mut g, pages, src);
-            let got = self.copy_in(pmd, pages, src);
+            let mut got = PageMask::EMPTY;
+            for run in pages.runs() {
+                got = got.or(self.copy_run(pmd, run, src));
+            }
             g.belongs_to(List::Main);
             // The copy woke those who wait for these pages.
             wake |= got != pages;
