@@ -19,7 +19,6 @@ use crate::sys::sched::Cpus;
 use crate::sys::thread::now_ns;
 use crate::sys::uffd::{Msg, PageFault};
 use crate::sys::{syscall, Errno};
-use core::sync::atomic::Ordering::Relaxed;
 use near::Near;
 use stream::Streams;
 use stride::{Stride, Strides};
@@ -409,8 +408,7 @@ impl<'e> Handler<'e> {
         if let Some(f) = self.cache.frames.take_ready(zeroed) {
             return Some(f);
         }
-        let over = self.cache.stuck.load(Relaxed);
-        if let Some(f) = self.cache.prepare_ready(over) {
+        if let Some(f) = self.cache.prepare_ready(true) {
             return Some((f, true));
         }
         self.drop_oldest_ahead();

@@ -44,10 +44,6 @@ impl SwapOff {
         self.next.is_some() || self.has_arrived()
     }
 
-    pub(super) fn is_any_leaving(&self) -> bool {
-        !self.leaving.is_empty()
-    }
-
     fn has_arrived(&self) -> bool {
         self.arrived.iter().any(Option::is_some)
     }

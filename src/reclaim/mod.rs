@@ -172,7 +172,7 @@ impl<'e> Reclaim<'e> {
                 Scope::Shared,
             );
         } else if self.cache.free_pages() >= self.kick.high_pages()
-            || self.cache.stuck.load(Relaxed)
+            || self.cache.is_stuck()
             || self.is_paused()
             || self.cache.lru.is_empty() && self.inactive.len == 0
         {
@@ -214,7 +214,7 @@ impl<'e> Reclaim<'e> {
 
     /// Whoever waits for memory has it from above the limit.
     fn stuck(&self) {
-        if !self.cache.stuck.swap(true, Relaxed) {
+        if self.cache.give_grace() {
             self.kick.made_progress();
         }
     }
@@ -282,10 +282,11 @@ impl<'e> Reclaim<'e> {
             return self.pause(PAUSE_FULL_NS);
         }
         // Looked at everything, took nothing, and nothing is under way: waiting would not help.
-        if self.idle && self.cache.free_pages() < PMD_NR as i64 {
+        // But before the supervisor has given a limit there is one to wait for.
+        if self.idle && self.cache.free_pages() < PMD_NR as i64 && self.cache.charge.limit() > 0 {
             self.stuck();
         } else if evicted || self.cache.free_pages() >= self.kick.low_pages() {
-            self.cache.stuck.store(false, Relaxed);
+            self.cache.end_grace();
         }
     }
 
@@ -316,7 +317,7 @@ impl<'e> Reclaim<'e> {
         self.cache.full.store(true, Relaxed);
         self.cache.stats().swap_full.inc();
         // Who swaps a device off while the others are too small is told so, and can change it.
-        if !self.swapoff.is_any_leaving() {
+        if !self.swapoff.is_active() {
             self.warn_full();
         }
     }

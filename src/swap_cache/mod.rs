@@ -29,7 +29,7 @@ use crate::sys::pagemap::Pagemap;
 use crate::sys::uffd::{Refused, Uffd};
 use crate::sys::Errno;
 use crate::vma::{IoState, Lru, RangeGuard, Ranges};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, AtomicUsize, Ordering::*};
 
 /// What the kernel can do, found out at start.
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +51,10 @@ pub struct SwapCache {
     pub slots: SwapSlots,
     pub charge: Charge,
     pub abilities: Abilities,
-    /// Reclaim found nothing more to evict: faults go above the limit rather than wait for ever.
-    pub stuck: AtomicBool,
+    /// Pages that faults may take above the limit rather than wait for ever, since reclaim found
+    /// nothing more to evict. So many at a time: reclaim may not get to run for a while, and what it
+    /// found may not be true any more.
+    grace: AtomicI64,
     /// No place in swap was to be had: ranges without one stay where they are.
     pub full: AtomicBool,
     /// Ranges that the program asked to be swapped out, at the front of the list.
@@ -96,7 +98,7 @@ impl SwapCache {
             program_fd: AtomicI32::new(program.fd()),
             staging_fd: AtomicI32::new(staging.fd()),
             pagemap_fd: AtomicI32::new(Self::open_pagemap()),
-            stuck: AtomicBool::new(false),
+            grace: AtomicI64::new(0),
             full: AtomicBool::new(false),
             asked: AtomicUsize::new(0),
             contents_moved: AtomicU32::new(0),
@@ -154,11 +156,34 @@ impl SwapCache {
         if self.charge.try_charge(pages) {
             return true;
         }
-        let over = self.stuck.load(Relaxed);
+        let over = self.take_grace(pages);
         if over {
             self.charge.charge(pages);
         }
         over
+    }
+
+    /// Reclaim found nothing more to evict. True if faults had no leave to go on before.
+    pub fn give_grace(&self) -> bool {
+        let had = self.is_stuck();
+        if !had {
+            self.grace.store(GRACE, Relaxed);
+        }
+        !had
+    }
+
+    pub fn end_grace(&self) {
+        self.grace.store(0, Relaxed);
+    }
+
+    /// Reclaim found nothing more to evict, and faults may still go above the limit for that.
+    pub fn is_stuck(&self) -> bool {
+        self.grace.load(Relaxed) > 0
+    }
+
+    fn take_grace(&self, pages: usize) -> bool {
+        let less = |grace: i64| (grace > 0).then(|| grace - pages as i64);
+        self.grace.fetch_update(Relaxed, Relaxed, less).is_ok()
     }
 
     /// Notes that pages became resident.
@@ -217,7 +242,7 @@ impl SwapCache {
         if self.full.load(Relaxed) && self.slots.free_hint() >= PMD_NR as u64 {
             // Where swap was full there is room again.
             self.full.store(false, Relaxed);
-            self.stuck.store(false, Relaxed);
+            self.end_grace();
         }
     }
 
@@ -355,6 +380,9 @@ impl SwapCache {
         }
     }
 }
+
+/// 16 MiB above the limit.
+const GRACE: i64 = (8 * PMD_NR) as i64;
 
 /// Exit status of a program that had to be ended because its bytes were lost: EX_IOERR.
 const EXIT_LOST: i32 = 74;

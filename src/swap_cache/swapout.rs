@@ -536,11 +536,13 @@ impl SwapCache {
         true
     }
 
-    /// Makes a ready frame if the limit allows it (`force`: whatever the limit).
-    pub fn prepare_ready(&self, force: bool) -> Option<Frame> {
-        if force {
-            self.charge.charge(PMD_NR);
-        } else if !self.charge.try_charge(PMD_NR) {
+    /// Makes a ready frame if the limit allows it (`fault`: or if nothing can be done about it).
+    pub fn prepare_ready(&self, fault: bool) -> Option<Frame> {
+        let charged = match fault {
+            true => self.charge_for_fault(PMD_NR),
+            false => self.charge.try_charge(PMD_NR),
+        };
+        if !charged {
             return None;
         }
         let Some(frame) = self.frames.take_empty() else {

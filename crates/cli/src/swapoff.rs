@@ -252,9 +252,16 @@ impl Run {
     /// What keeps the device from being swapped off, if anything does.
     fn check_room(&self, d: usize) -> Result<(), String> {
         let devices = self.control.devices();
+        let is_on = |&o: &usize| o != d && devices[o].usage().phase == Phase::On;
+        if !(0..devices.len()).any(|o| is_on(&o)) {
+            return Err(format!(
+                "'{}' is the only device that the run uses: without it the memory limit could not be kept",
+                name(&devices[d])
+            ));
+        }
         let taken = |e: &DeviceEntry| e.owned_segments() as u64 * SEGMENT_BYTES;
         let others: u64 = (0..devices.len())
-            .filter(|&o| o != d && devices[o].usage().phase == Phase::On)
+            .filter(is_on)
             .map(|o| {
                 (devices[o].segments() as u64 * SEGMENT_BYTES).saturating_sub(taken(&devices[o]))
             })

@@ -84,7 +84,7 @@ fn a_device_is_emptied_under_its_users() {
             assert_eq!(bytes[device], 0, "{env:?}");
             assert!(bytes[1 - device] > 0, "{env:?}");
             refused(&run, &["swapoff", dirs[device]], "off already");
-            refused(&run, &["swapoff", dirs[1 - device]], "have room for");
+            refused(&run, &["swapoff", dirs[1 - device]], "the only device");
             ok(&run, &["swapon", dirs[device]]);
             assert_eq!(state(&run, device), "on");
         }
