@@ -30,6 +30,18 @@ fn walks_and_jumps_are_told_apart() {
     assert!(pages > 500 && larger_reads(&jump) < pages / 10, "{jump}");
 }
 
+/// Neither page by page nor all that lies between.
+#[test]
+fn strides_are_read_ahead() {
+    for (what, least) in [("stride", 300), ("rows", 16)] {
+        let done = hints("none", what, "auto");
+        assert!(done.counter("stride_ra_hit") > least, "{done}");
+        assert_eq!(done.counter("thp_swpin"), 0, "{done}");
+        let never = hints("random", what, "auto");
+        assert_eq!(larger_reads(&never), 0, "{never}");
+    }
+}
+
 #[test]
 fn swapin_never() {
     let walk = hints("huge", "walk", "never");

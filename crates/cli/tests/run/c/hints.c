@@ -28,6 +28,14 @@ static void visit(void) {
   for (size_t range = 0; range < PAGES / 512; range += 3) check_page(range * 512 + 100 + range);
 }
 
+/* Every `step`th page, up and then down, and again from one further. */
+static void stride(size_t step) {
+  for (size_t start = 0; start < 4; start++) {
+    for (size_t i = start; i < PAGES; i += step) check_page(i);
+    for (size_t i = start; i < PAGES; i += step) check_page(PAGES - 1 - i);
+  }
+}
+
 static void jump(void) {
   u64 state = 7;
   for (int i = 0; i < 3000; i++) check_page(next(&state) % PAGES);
@@ -105,6 +113,8 @@ int main(int argc, char **argv) {
     else if (!strcmp(what, "visit")) visit();
     else if (!strcmp(what, "stay")) stay();
     else if (!strcmp(what, "jump")) jump();
+    else if (!strcmp(what, "stride")) stride(40);
+    else if (!strcmp(what, "rows")) stride(512);
     else if (!strcmp(what, "will-need")) will_need();
     else STOP("unknown: %s", what);
   }
