@@ -91,6 +91,10 @@ counters! {
     thp_swpout: Sum,
     /// Folios that left whole, but into more than one place, because no cluster was free.
     swpout_spread: Sum,
+    /// Ranges that were resident in part, and one huge page when the rest had come in.
+    thp_collapse_alloc: Sum,
+    /// The same, where pages could not be taken out of the program's reach.
+    thp_collapse_alloc_failed: Sum,
     /// Ranges that left page by page.
     thp_swpout_fallback: Sum,
     /// First touches served with a zeroed 2 MiB folio.

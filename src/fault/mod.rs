@@ -9,6 +9,7 @@ mod near;
 mod stream;
 mod stride;
 mod unit;
+mod working_set;
 
 use crate::control::SwapIn;
 use crate::device::{Completion, Device, Op, Queue, Request};
@@ -22,6 +23,7 @@ use crate::sys::{syscall, Errno};
 use near::Near;
 use stream::Streams;
 use stride::{Stride, Strides};
+use working_set::WorkingSet;
 
 /// Transfers that the handler has in flight at most.
 const DEPTH: usize = 128;
@@ -97,6 +99,7 @@ pub struct Handler<'e> {
     in_flight: usize,
     streams: Streams,
     strides: Strides,
+    working_set: WorkingSet,
     ahead: AheadQueue,
     spin: Spin,
     near: Near<'e>,
@@ -147,6 +150,7 @@ impl<'e> Handler<'e> {
             in_flight: 0,
             streams: Streams::default(),
             strides: Strides::default(),
+            working_set: WorkingSet::default(),
             ahead: AheadQueue {
                 items: [Pmd(0); AHEAD_MAX],
                 len: 0,
@@ -280,6 +284,10 @@ impl<'e> Handler<'e> {
             self.streams.begin(pmd, page);
         }
         let (walk, pages) = goes_on.map_or((None, 1), |w| (w.enters, w.pages));
+        let jumps = pages == 1 && stride.is_none() && mode == SwapIn::Auto;
+        let limit = self.cache.charge.limit();
+        // Once for each fault, however often it is tried.
+        let mut fits = None;
         let set = stride.map(|s| s.pages_of(pmd, page, pmd));
         let mut ahead = None;
         let mut frame: Option<(Frame, bool)> = None;
@@ -287,8 +295,12 @@ impl<'e> Handler<'e> {
         loop {
             let plan = self.cache.fault(
                 f,
-                |present, hints| {
+                |present, hints, fills| {
+                    let fits = fits.get_or_insert_with(|| {
+                        jumps && self.working_set.jumped(fills, limit, start_ns)
+                    });
                     let seen = unit::Seen {
+                        fits: *fits,
                         vacant: present.is_empty(),
                         walk,
                         pages,
@@ -691,7 +703,9 @@ impl<'e> Handler<'e> {
             self.cache.fill_done(t.pmd, ok, &mut self.buffers);
         }
         if t.start_ns != 0 {
-            self.cache.stats().fault_ns.record(now_ns() - t.start_ns);
+            let took = now_ns() - t.start_ns;
+            self.cache.stats().fault_ns.record(took);
+            self.working_set.waited(took);
         }
     }
 }

@@ -16,6 +16,8 @@ pub struct Seen {
     pub pages: usize,
     /// What its thread will come to in the range, if it strides.
     pub stride: Option<PageMask>,
+    /// It is a jump, and where its thread jumps fits into memory.
+    pub fits: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +57,7 @@ pub fn choose(mode: SwapIn, hints: Hints, seen: Seen) -> Choice {
             unit: Unit::Whole,
             ahead: walk,
         },
+        _ if seen.fits => only(Unit::Rest),
         _ => Choice {
             unit: seen.stride.map_or(Unit::Pages(seen.pages), Unit::Set),
             ahead: walk,
@@ -87,12 +90,14 @@ mod tests {
             walk: Some(-1),
             pages: 16,
             stride: None,
+            fits: false,
         };
         let jump = Seen {
             vacant: true,
             walk: None,
             pages: 1,
             stride: None,
+            fits: false,
         };
         let on = Some((-1, None));
         for (mode, huge, pattern, seen, unit, ahead) in [
@@ -129,6 +134,7 @@ mod tests {
             walk: Some(1),
             pages: 64,
             stride: None,
+            fits: false,
         };
         let got = choose(SwapIn::Auto, Hints::default(), seen);
         assert_eq!(got.unit, Unit::Pages(64));

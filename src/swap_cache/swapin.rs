@@ -4,7 +4,7 @@ use super::{Dir, Frame, SwapCache};
 use crate::mm::{copy, PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::sys::uffd::{PageFault, Refused};
 use crate::sys::{mem, Errno};
-use crate::vma::{Hints, Huge, IoState, List, Pattern, RangeGuard};
+use crate::vma::{Fills, Hints, Huge, IoState, List, Pattern, RangeGuard};
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -14,6 +14,9 @@ const ZERO_FILL: usize = 16;
 pub const FILL_MAX: usize = 64;
 /// A range comes in whole only if so many of its pages are in swap: the rest would be zeros.
 const WHOLE_MIN: usize = PMD_NR / 2;
+
+/// Pages that were never touched, and are zeros in the huge page that is made of the others.
+const COLLAPSE_UNTOUCHED: usize = PMD_NR / 8;
 
 /// Buffers that small fills are read into; memory of the engine's own.
 pub struct FillBuffers {
@@ -109,6 +112,8 @@ pub enum Unit {
     Pages(usize),
     /// These and no others, with the page of the fault.
     Set(PageMask),
+    /// All that is not resident, however little or much that is.
+    Rest,
 }
 
 /// What became of moving a frame in as a whole.
@@ -121,12 +126,12 @@ enum Whole {
 
 impl SwapCache {
     /// Serves the fault, or says what is needed to do so. `unit` chooses how much of a swapped
-    /// range to bring in, given what is resident of it and what the program said of it. A frame
-    /// that was handed in and not used is put back.
+    /// range to bring in, given what is resident of it, what the program said of it, and its small
+    /// fills. A frame that was handed in and not used is put back.
     pub fn fault(
         &self,
         f: &PageFault,
-        unit: impl FnOnce(&PageMask, Hints) -> Unit,
+        unit: impl FnOnce(&PageMask, Hints, &mut Fills) -> Unit,
         frame: &mut Option<(Frame, bool)>,
         buffers: &mut FillBuffers,
     ) -> Plan {
@@ -140,8 +145,8 @@ impl SwapCache {
             IoState::Idle => {}
             IoState::Ahead if g.moving.has(page) => return self.map_ahead(pmd, &mut g),
             IoState::Inactive if self.may_fill_inactive(&g, page) => {
-                let unit = unit(&g.present, g.hints);
-                if unit == Unit::Whole && g.swapped.count() >= WHOLE_MIN {
+                let unit = Self::ask(&mut g, unit);
+                if Self::is_whole(unit, &g) {
                     self.settle(pmd, &mut g);
                     return self.begin_whole(&mut g, frame);
                 }
@@ -167,12 +172,12 @@ impl SwapCache {
             let unit = if g.salvage {
                 Unit::Pages(1)
             } else {
-                unit(&g.present, g.hints)
+                Self::ask(&mut g, unit)
             };
-            return match unit {
-                Unit::Whole if g.swapped.count() >= WHOLE_MIN => self.begin_whole(&mut g, frame),
-                unit => self.begin_fill(&mut g, page, unit, buffers),
-            };
+            if Self::is_whole(unit, &g) {
+                return self.begin_whole(&mut g, frame);
+            }
+            return self.begin_fill(&mut g, page, unit, buffers);
         }
         if g.lost.has(page) {
             // A message from before the page was poisoned, or the program dropped the marker by a
@@ -194,6 +199,23 @@ impl SwapCache {
             let g = r.lock();
             g.swapped.minus(g.present).minus(g.moving).has(page)
         })
+    }
+
+    fn ask(
+        g: &mut RangeGuard<'_>,
+        unit: impl FnOnce(&PageMask, Hints, &mut Fills) -> Unit,
+    ) -> Unit {
+        let (present, hints) = (g.present, g.hints);
+        unit(&present, hints, &mut g.fills)
+    }
+
+    /// Whether that much comes by way of a frame.
+    fn is_whole(unit: Unit, g: &RangeGuard<'_>) -> bool {
+        match unit {
+            Unit::Whole => g.swapped.count() >= WHOLE_MIN,
+            Unit::Rest => true,
+            Unit::Pages(_) | Unit::Set(_) => false,
+        }
     }
 
     /// Whether a page of an inactive range can be read while the frame goes on holding others: the
@@ -472,6 +494,9 @@ impl SwapCache {
                 return;
             }
         }
+        if self.collapse(pmd, g, frame, pages) {
+            return;
+        }
         self.stats().thp_swpin_fallback.inc();
         self.charge.charge(pages.count());
         let got = self.copy_in(pmd, pages, self.frames.addr(frame) as *const u8);
@@ -479,6 +504,54 @@ impl SwapCache {
         self.became_present(pmd, g, got);
         self.forget_slots(pmd, g, got);
         self.put_or_clear(frame);
+    }
+
+    /// Makes one huge page of what is resident of the range and of `pages`, which the frame holds: as
+    /// khugepaged does, with the program's pages out of its reach meanwhile. False, and nothing has
+    /// changed, where that makes no sense or cannot be done.
+    fn collapse(&self, pmd: Pmd, g: &mut RangeGuard<'_>, frame: Frame, pages: PageMask) -> bool {
+        let (here, untouched) = (g.present, PageMask::FULL.minus(g.present).minus(pages));
+        let fit = g.writable.is_full() && g.lost.is_empty() && g.hints.huge != Huge::Unwanted;
+        if !self.abilities.mv || !fit || here.is_empty() || untouched.count() > COLLAPSE_UNTOUCHED {
+            return false;
+        }
+        let Some(other) = self.frames.take_empty() else {
+            return false;
+        };
+        let out = self.move_until(Dir::Out, pmd, other, here, true);
+        if out.moved != here {
+            // Pages are shared, pinned, or were dropped.
+            self.account_moved(pmd, g, &out);
+            self.bring_back(pmd, g, other, out.moved);
+            self.stats().thp_collapse_alloc_failed.inc();
+            return false;
+        }
+        g.present = PageMask::EMPTY;
+        for run in here.runs() {
+            let (from, to) = (self.frames.addr(other), self.frames.addr(frame));
+            let at = run.start * PAGE_SIZE;
+            // SAFETY: both frames are ours, and both have these pages.
+            unsafe {
+                core::ptr::copy_nonoverlapping(
+                    (from + at) as *const u8,
+                    (to + at) as *mut u8,
+                    run.len() * PAGE_SIZE,
+                );
+            }
+        }
+        self.clear_pages(frame, untouched, 0);
+        self.frames.clear(other, true, self.staging());
+        self.frames.put_empty(other);
+        self.charge.uncharge(here.count());
+        let base = self.frames.addr(frame) as *const u8;
+        let src = |page| base.wrapping_add(page * PAGE_SIZE);
+        if !self.keeps_folio(g) || !self.remember(pmd, g, pages, src) {
+            self.forget_slots(pmd, g, pages);
+        }
+        self.bring_back(pmd, g, frame, PageMask::FULL);
+        g.huge = self.pagemap().is_huge(pmd.addr(), PMD_SIZE) != Ok(false);
+        self.stats().thp_collapse_alloc.inc();
+        true
     }
 
     /// The fault that a folio was read ahead for.
@@ -533,7 +606,7 @@ impl SwapCache {
         let there = g.swapped.minus(g.present).minus(held);
         let window = |n: usize| PageMask::of(there.run_around(page, n.clamp(1, FILL_MAX)));
         let pages = match unit {
-            Unit::Whole => window(FILL_MAX),
+            Unit::Whole | Unit::Rest => window(FILL_MAX),
             Unit::Pages(n) => window(n),
             Unit::Set(set) => set.and(there).or(window(1)),
         };

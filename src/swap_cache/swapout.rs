@@ -209,7 +209,7 @@ impl SwapCache {
         gone
     }
 
-    fn account_moved(&self, pmd: Pmd, g: &mut RangeGuard<'_>, out: &Moved) {
+    pub(super) fn account_moved(&self, pmd: Pmd, g: &mut RangeGuard<'_>, out: &Moved) {
         // What was dropped reads as zeros, not as what its slot still has.
         self.forget_slots(pmd, g, out.holes);
         g.present = g.present.minus(out.holes).minus(out.moved);
@@ -449,6 +449,7 @@ impl SwapCache {
             self.forget_slots(pmd, &mut g, pages);
         } else {
             self.stats().pgsteal.add(pages.count() as u64);
+            g.fills.count = 0;
             g.shadow = self.lru.evict(g.list, pages.count());
             self.retire(frame, pages, g.huge);
         }

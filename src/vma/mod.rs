@@ -36,4 +36,4 @@ mod lru;
 mod table;
 
 pub use lru::{List, Lru, Shadow};
-pub use table::{Hints, Huge, IoState, Pattern, Range, RangeGuard, Ranges, SlotTable, Sums};
+pub use table::{Fills, Hints, Huge, IoState, Pattern, Range, RangeGuard, Ranges, SlotTable, Sums};

@@ -40,6 +40,13 @@ impl IoState {
     }
 }
 
+/// Small fills of a range since it last left; `epoch` is `fault::working_set`'s.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Fills {
+    pub epoch: u16,
+    pub count: u8,
+}
+
 /// What the program said of how it will use a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Hints {
@@ -102,6 +109,7 @@ pub struct State {
     /// The read in flight is ahead of its fault.
     pub ahead: bool,
     pub hints: Hints,
+    pub fills: Fills,
 }
 
 /// A range's descriptor: 64-byte head and the masks.

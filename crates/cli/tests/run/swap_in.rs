@@ -30,6 +30,17 @@ fn walks_and_jumps_are_told_apart() {
     assert!(pages > 500 && larger_reads(&jump) < pages / 10, "{jump}");
 }
 
+/// What is jumped about in and fits into memory comes altogether, and is huge again.
+#[test]
+fn a_working_set_that_fits_becomes_whole() {
+    let hot = hints("none", "hot", "auto");
+    assert!(hot.counter("thp_collapse_alloc") > 8, "{hot}");
+    assert!(hot.counter("pgmajfault") < 4000, "{hot}");
+    // What does not fit is tried, and left.
+    let jump = hints("none", "jump", "auto");
+    assert!(jump.counter("thp_collapse_alloc") < 200, "{jump}");
+}
+
 /// Neither page by page nor all that lies between.
 #[test]
 fn strides_are_read_ahead() {

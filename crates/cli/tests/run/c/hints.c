@@ -41,6 +41,13 @@ static void jump(void) {
   for (int i = 0; i < 3000; i++) check_page(next(&state) % PAGES);
 }
 
+/* At random in a quarter of it, and then in another. */
+static void hot(void) {
+  u64 state = 7;
+  for (size_t part = 0; part < 4; part++)
+    for (int i = 0; i < 20000; i++) check_page(part * PAGES / 4 + next(&state) % (PAGES / 4));
+}
+
 static size_t resident(char *at, size_t bytes) {
   unsigned char there[512];
   size_t n = 0;
@@ -113,6 +120,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(what, "visit")) visit();
     else if (!strcmp(what, "stay")) stay();
     else if (!strcmp(what, "jump")) jump();
+    else if (!strcmp(what, "hot")) hot();
     else if (!strcmp(what, "stride")) stride(40);
     else if (!strcmp(what, "rows")) stride(512);
     else if (!strcmp(what, "will-need")) will_need();

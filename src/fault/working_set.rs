@@ -1,0 +1,200 @@
+//! Whether the ranges in which a program jumps fit into memory as wholes.
+//!
+//! Where they do, a range that has had several faults is brought in altogether, and is one huge page
+//! from then on: its next faults would come one by one, and nothing is lost by having it. Where they
+//! do not, each page that nobody asked for takes the place of one that somebody will.
+
+use crate::mm::PMD_NR;
+use crate::vma::Fills;
+
+/// Faults after which the rest of a range comes too.
+const MANY: u8 = 8;
+/// The least faults of an epoch, and the most.
+const EPOCH: (i64, i64) = (64, 1 << 20);
+/// The fewest epochs to let pass after a wrong guess, and the most.
+const PENALTY: (u32, u32) = (16, 4096);
+
+pub struct WorkingSet {
+    /// Counts from 1; a range that was never filled has 0.
+    epoch: u16,
+    left: u32,
+    /// Ranges that had faults in this epoch.
+    ranges: u32,
+    /// Those of the last epoch fit.
+    fits: bool,
+    /// Ranges that may be brought in before it must have shown.
+    credit: u32,
+    /// When that began, and how long faults have been waited for since.
+    since_ns: u64,
+    waited_ns: u64,
+    /// Epochs to let pass after it did not, and how many the next time.
+    pause: u32,
+    penalty: u32,
+}
+
+impl Default for WorkingSet {
+    fn default() -> WorkingSet {
+        WorkingSet {
+            epoch: 0,
+            left: 0,
+            ranges: 0,
+            fits: false,
+            credit: 0,
+            since_ns: 0,
+            waited_ns: 0,
+            pause: 0,
+            penalty: PENALTY.0,
+        }
+    }
+}
+
+impl WorkingSet {
+    /// Notes a fault of a jump on a range that has had these before, with so many pages allowed.
+    /// True if all of the range is wanted.
+    pub fn jumped(&mut self, fills: &mut Fills, limit: i64, now_ns: u64) -> bool {
+        if self.left == 0 {
+            self.next_epoch(limit / PMD_NR as i64, now_ns);
+        }
+        self.left -= 1;
+        if fills.epoch != self.epoch {
+            fills.epoch = self.epoch;
+            self.ranges += 1;
+        }
+        fills.count = fills.count.saturating_add(1);
+        if !self.fits || self.pause > 0 || fills.count < MANY {
+            return false;
+        }
+        if self.credit == 0 && self.waits_still(now_ns) {
+            // What is resident is wanted as well, and does not fault while it is.
+            self.pause = self.penalty;
+            self.penalty = (self.penalty * 2).min(PENALTY.1);
+            return false;
+        }
+        if self.credit == 0 {
+            self.grant(self.ranges, now_ns);
+        }
+        self.credit -= 1;
+        true
+    }
+
+    /// A fault was waited for that long.
+    pub fn waited(&mut self, ns: u64) {
+        self.waited_ns += ns;
+    }
+
+    /// Half of the time went by in waiting, though all that was wanted should be here.
+    fn waits_still(&self, now_ns: u64) -> bool {
+        self.waited_ns * 2 > now_ns.saturating_sub(self.since_ns)
+    }
+
+    fn grant(&mut self, ranges: u32, now_ns: u64) {
+        self.credit = ranges + ranges / 4 + u32::from(MANY);
+        self.since_ns = now_ns;
+        self.waited_ns = 0;
+    }
+
+    /// Twice as many faults as ranges fit: jumps over twice the memory meet more ranges than that
+    /// meanwhile.
+    fn next_epoch(&mut self, room: i64, now_ns: u64) {
+        let fits = i64::from(self.ranges) * 4 <= room * 3 && self.epoch > 0;
+        let paused = self.pause > 0;
+        self.pause = self.pause.saturating_sub(1);
+        if self.fits && !fits && !paused && !self.waits_still(now_ns) {
+            // It was right, and something else begins.
+            self.penalty = PENALTY.0;
+            self.credit = 0;
+        }
+        if fits && (paused && self.pause == 0 || !paused && self.credit == 0 && !self.fits) {
+            self.grant(self.ranges, now_ns);
+        }
+        self.fits = fits;
+        self.epoch = self.epoch.checked_add(1).unwrap_or(1);
+        self.left = (2 * room).clamp(EPOCH.0, EPOCH.1) as u32;
+        self.ranges = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READ_NS: u64 = 50_000;
+
+    /// Jumps over so many ranges, of which `room` fit: the share that want all, of the first half of
+    /// them and of the second.
+    fn wanted(ranges: usize, room: usize) -> [f64; 2] {
+        let mut set = WorkingSet::default();
+        let mut fills = vec![Fills::default(); ranges];
+        // Pages that are resident, and who came last.
+        let mut resident = vec![0; ranges];
+        let mut order: std::collections::VecDeque<usize> = (0..room).collect();
+        order.iter().for_each(|&r| resident[r] = PMD_NR);
+        let (mut x, mut now) = (1u64, 0);
+        let mut all = [0; 2];
+        let n = 2000 * room;
+        for i in 0..n {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1);
+            let at = (x >> 33) as usize % ranges;
+            now += 100;
+            if (x >> 20) as usize % PMD_NR < resident[at] {
+                continue;
+            }
+            let whole = set.jumped(&mut fills[at], (room * PMD_NR) as i64, now);
+            all[i * 2 / n] += usize::from(whole);
+            let took = if whole { 20 * READ_NS } else { READ_NS };
+            now += took;
+            set.waited(took);
+            if resident[at] == 0 {
+                order.push_back(at);
+            }
+            resident[at] = if whole { PMD_NR } else { resident[at] + 1 };
+            while resident.iter().sum::<usize>() > room * PMD_NR {
+                let gone = order.pop_front().unwrap();
+                resident[gone] = 0;
+                fills[gone].count = 0;
+            }
+        }
+        all.map(|a| a as f64 / (n / 2) as f64)
+    }
+
+    #[test]
+    fn all_is_wanted_where_all_fits() {
+        // The first ranges are resident, and not wanted any more.
+        let mut set = WorkingSet::default();
+        let mut fills = [Fills::default(); 32];
+        let mut now = 0;
+        let mut whole = 0;
+        for i in 0..2000 {
+            now += READ_NS;
+            whole += usize::from(set.jumped(&mut fills[i % 32], 64 * PMD_NR as i64, now));
+            if whole == 32 {
+                break;
+            }
+        }
+        assert_eq!(whole, 32);
+    }
+
+    #[test]
+    fn little_is_wanted_where_it_does_not_fit() {
+        for (ranges, room) in [(48, 32), (36, 32), (64, 32), (640, 32), (160, 128)] {
+            let [first, second] = wanted(ranges, room);
+            assert!(
+                first < 0.02 && second < 0.004,
+                "{ranges} {room}: {first} {second}"
+            );
+        }
+    }
+
+    /// One range in which a single page was wanted is left alone.
+    #[test]
+    fn what_was_wanted_once_stays() {
+        let limit = 64 * PMD_NR as i64;
+        let mut set = WorkingSet::default();
+        let mut hot = Fills::default();
+        for _ in 0..200 {
+            set.jumped(&mut hot, limit, 0);
+        }
+        assert!(!set.jumped(&mut Fills::default(), limit, 0));
+        assert!(set.jumped(&mut hot, limit, 0));
+    }
+}
