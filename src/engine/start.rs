@@ -12,10 +12,12 @@ use crate::reclaim::Reclaim;
 use crate::swap_cache::SwapCache;
 use crate::sync::Mutex;
 use crate::sys::futex::{self, Scope};
+use crate::sys::limits::Raised;
+use crate::sys::maps::MapsFile;
 use crate::sys::thread::{self, Files};
 use crate::sys::uffd::{self, Source, Uffd};
 use crate::sys::{fd, syscall, Errno};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use std::os::fd::{FromRawFd, OwnedFd};
 
 /// Why the engine did not start.
@@ -49,12 +51,16 @@ impl core::fmt::Display for StartError {
     }
 }
 
+/// Says which addresses (start, end) a child has to register. Asked by the engine's thread, which
+/// has room in its table for the descriptor that this takes; the program's may be full.
+pub type Regions = dyn Fn() -> Result<Vec<(usize, usize)>, Errno> + Sync;
+
 /// What the first engine thread is told, and tells.
 struct Start<'a> {
     control: &'static Control,
     index: usize,
     /// In a child: what to register again.
-    regions: &'a [(usize, usize)],
+    regions: &'a Regions,
     /// In a child: descriptors that came with the fork.
     handed: Handed,
     /// 0 while it works, then 1.
@@ -65,6 +71,7 @@ struct Start<'a> {
 impl Start<'_> {
     fn run(&self, entry: extern "C" fn(*mut u8)) -> Result<(), StartError> {
         let arg = self as *const Start<'_> as *mut u8;
+        let _limits = Raised::new();
         // SAFETY: the entry only uses what engine threads may; `self` outlives its use, because
         // we wait for `done` here.
         unsafe { thread::spawn(entry, arg, Files::Own) }.map_err(StartError::Resources)?;
@@ -86,7 +93,7 @@ pub fn start(control: &'static Control, index: usize) -> Result<&'static Engine,
     let s = Start {
         control,
         index,
-        regions: &[],
+        regions: &|| Ok(Vec::new()),
         handed: Handed::NOTHING,
         done: AtomicU32::new(0),
         result: Mutex::new(Ok(())),
@@ -97,7 +104,7 @@ pub fn start(control: &'static Control, index: usize) -> Result<&'static Engine,
 
 impl Engine {
     /// In a forked child: new descriptors, registrations and threads over the old tables.
-    pub(super) fn restart(&'static self, regions: &[(usize, usize)], handed: Handed) {
+    pub(super) fn restart(&'static self, regions: &Regions, handed: Handed) {
         let s = Start {
             control: self.cache.charge.control,
             index: self.cache.charge.index(),
@@ -240,10 +247,12 @@ fn build(control: &'static Control, index: usize) -> Result<&'static Engine, Sta
     doorbells
         .register(program)
         .map_err(StartError::Userfaultfd)?;
+    let maps = MapsFile::open().map_err(StartError::Resources)?;
     let engine = Box::leak(Box::new(Engine {
         cache,
         devices: AtomicPtr::new(Box::leak(Box::new(devices))),
         doorbells,
+        maps: AtomicI32::new(maps.fd()),
         line: Line::default(),
         frozen: AtomicU32::new(0),
         reclaim_parked: AtomicU32::new(0),
@@ -267,7 +276,9 @@ fn rebuild(e: &'static Engine, s: &Start<'_>) -> Result<(), StartError> {
     e.doorbells
         .register(program)
         .map_err(StartError::Userfaultfd)?;
-    for &(start, end) in s.regions {
+    let maps = MapsFile::open().map_err(StartError::Resources)?;
+    e.maps.store(maps.fd(), Release);
+    for (start, end) in (s.regions)().map_err(StartError::Resources)? {
         program
             .register_missing(start, end - start)
             .map_err(StartError::Userfaultfd)?;

@@ -5,6 +5,8 @@
 
 pub mod fd;
 pub mod futex;
+pub mod limits;
+pub mod maps;
 pub mod mem;
 pub mod pagemap;
 pub mod probe;

@@ -1,0 +1,53 @@
+//! What a program does to itself, the same with and without us: limits, filters of system calls,
+//! addresses that are not there, threads that end one by one.
+
+use crate::support::{compile, Done, Run};
+
+/// Runs the program without us, then on 64 MiB.
+fn both(program: &str, args: &[&str], above: u64) -> Done {
+    let program = compile(program);
+    let plain = std::process::Command::new(&program)
+        .args(args)
+        .output()
+        .unwrap();
+    assert_eq!(plain.stdout, b"ok\n", "{plain:?}");
+    let line = [&[program.to_str().unwrap()], args].concat();
+    let done = Run::new(64, line).above(above).seconds(120).ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done
+}
+
+macro_rules! cases {
+    ($program:literal: $($name:ident,)*) => {$(
+        #[test]
+        fn $name() {
+            both($program, &[stringify!($name)], 64).has_swapped();
+        }
+    )*};
+}
+
+cases! {
+    "limits":
+    few_descriptors,
+    all_descriptors,
+    few_processes,
+    small_stacks,
+}
+
+/// Swap can't be written any more: the memory stays, and everything in it.
+#[test]
+fn small_files() {
+    let done = both("limits", &["small_files"], 128);
+    assert!(done.counter("swap_write_errors") > 0, "{done}");
+}
+
+/// Each thread costs the kernel some 30 KiB of memory of its own.
+#[test]
+fn many_threads() {
+    both("limits", &["many_threads"], 256).has_swapped();
+}
+
+#[test]
+fn bad_addresses() {
+    both("bad", &[], 64).has_swapped();
+}
