@@ -14,6 +14,7 @@ use crate::sync::Mutex;
 use crate::sys::futex::{self, Scope};
 use crate::sys::limits::Raised;
 use crate::sys::maps::MapsFile;
+use crate::sys::task;
 use crate::sys::thread::{self, Files};
 use crate::sys::uffd::{self, Source, Uffd};
 use crate::sys::{fd, syscall, Errno};
@@ -74,9 +75,14 @@ impl Start<'_> {
         let _limits = Raised::new();
         // SAFETY: the entry only uses what engine threads may; `self` outlives its use, because
         // we wait for `done` here.
-        unsafe { thread::spawn(entry, arg, Files::Own) }.map_err(StartError::Resources)?;
+        let tid =
+            unsafe { thread::spawn(entry, arg, Files::Own) }.map_err(StartError::Resources)?;
         while self.done.load(Acquire) == 0 {
-            futex::wait(&self.done, 0, None, Scope::Process);
+            let woken = futex::wait(&self.done, 0, Some(1000), Scope::Process);
+            // A filter of system calls can end a single thread.
+            if !woken && !task::is_alive(tid) && self.done.load(Acquire) == 0 {
+                return Err(StartError::Resources(Errno::ESRCH));
+            }
         }
         *self.result.lock()
     }
@@ -304,9 +310,37 @@ fn run(e: &'static Engine, s: &Start<'_>) {
     while e.reclaim_ready.load(Acquire) == 0 {
         futex::wait(&e.reclaim_ready, 0, None, Scope::Process);
     }
+    thread::refuse_filters();
     s.finish(Ok(()));
     loop {
         handler.turn(&mut |h, f| e.answer(h, f));
+    }
+}
+
+/// How often reclaim looks whether the program is still there.
+const LOOK_NS: u64 = 500_000_000;
+
+impl Engine {
+    /// Threads can end one by one, and then ours would be left alone: the process ends as its first
+    /// thread ended.
+    fn end_with_program(&self, looked_ns: &mut u64) {
+        let now = thread::now_ns();
+        if now - *looked_ns < LOOK_NS {
+            return;
+        }
+        *looked_ns = now;
+        if let Some(status) = task::first_ended() {
+            if self.threads_of_program() == 0 {
+                task::end_as(status);
+            }
+        }
+    }
+
+    /// How many threads the program has.
+    pub fn threads_of_program(&self) -> usize {
+        let [handler, reclaim] =
+            [0, 1].map(|i| self.cache.charge.proc().engine_tids[i].load(Acquire));
+        task::others(&[handler, reclaim])
     }
 }
 
@@ -322,9 +356,12 @@ extern "C" fn reclaim_main(arg: *mut u8) {
             .log("reclaim could not start: no memory for its queues");
         thread::exit_group(EXIT_START);
     };
+    thread::refuse_filters();
     e.reclaim_ready.store(1, Release);
     futex::wake(&e.reclaim_ready, 1, Scope::Process);
+    let mut looked_ns = 0;
     loop {
+        e.end_with_program(&mut looked_ns);
         let fork = e.frozen.load(Acquire);
         if fork % 2 == 1 {
             reclaim.drain();

@@ -12,6 +12,7 @@ pub mod pagemap;
 pub mod probe;
 pub mod sched;
 pub mod syscall;
+pub mod task;
 pub mod thread;
 pub mod uffd;
 

@@ -19,7 +19,7 @@ const SLACK: i64 = (16 << 20) / PAGE_SIZE as i64;
 /// What one that rests has beyond what it uses, at least: 256 KiB.
 const REST: i64 = (256 << 10) / PAGE_SIZE as i64;
 /// Without a fault for so long a process rests: it sleeps, or has what it needs.
-const RESTS_AFTER: Duration = Duration::from_secs(1);
+const RESTS_AFTER: Duration = Duration::from_millis(300);
 
 pub struct Arbiter {
     control: &'static Control,

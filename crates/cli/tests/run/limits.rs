@@ -1,19 +1,22 @@
 //! What a program does to itself, the same with and without us: limits, filters of system calls,
 //! addresses that are not there, threads that end one by one.
 
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
 use crate::support::{compile, Done, Run};
 
-/// Runs the program without us, then on 64 MiB.
+/// Runs the program without us, then on 64 MiB; it ends in the same way and says `ok`.
 fn both(program: &str, args: &[&str], above: u64) -> Done {
     let program = compile(program);
-    let plain = std::process::Command::new(&program)
-        .args(args)
-        .output()
-        .unwrap();
+    let plain = Command::new(&program).args(args).output().unwrap();
     assert_eq!(plain.stdout, b"ok\n", "{plain:?}");
     let line = [&[program.to_str().unwrap()], args].concat();
-    let done = Run::new(64, line).above(above).seconds(120).ok();
+    let done = Run::new(64, line).above(above).seconds(120).go();
     assert_eq!(done.stdout, "ok\n", "{done}");
+    assert_eq!(done.code(), plain.status.code(), "{done}");
+    assert_eq!(done.signal(), plain.status.signal(), "{done}");
+    assert_eq!(done.oom_kills, 0, "{done}");
     done
 }
 
@@ -50,4 +53,24 @@ fn many_threads() {
 #[test]
 fn bad_addresses() {
     both("bad", &[], 64).has_swapped();
+}
+
+cases! {
+    "sandbox":
+    touches_only,
+    maps_too,
+    one_of_two,
+    for_all_threads,
+    killed_thread,
+    one_by_one,
+}
+
+/// The engine's threads refuse a filter for all; the program is told so.
+#[test]
+fn for_all_of_two() {
+    let program = compile("sandbox");
+    let line = [program.to_str().unwrap(), "for_all_of_two"];
+    let done = Run::new(64, line).ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done.has_swapped();
 }
