@@ -72,7 +72,7 @@ struct Start<'a> {
 impl Start<'_> {
     fn run(&self, entry: extern "C" fn(*mut u8)) -> Result<(), StartError> {
         let arg = self as *const Start<'_> as *mut u8;
-        let _limits = Raised::new();
+        let _limits = Raised::raise();
         // SAFETY: the entry only uses what engine threads may; `self` outlives its use, because
         // we wait for `done` here.
         let tid =

@@ -22,8 +22,8 @@ pub struct Raised {
 impl Raised {
     /// Where the program has other threads they see it: for starts of the engine only, which happen
     /// in the constructor and in a forked child.
-    pub fn new() -> Raised {
-        let raise = |resource: u32| {
+    pub fn raise() -> Raised {
+        let as_allowed = |resource: u32| {
             let before = limit(resource, None).ok()?;
             if before.now >= ENOUGH {
                 return None;
@@ -43,7 +43,7 @@ impl Raised {
             Some(before)
         };
         Raised {
-            before: RESOURCES.map(raise),
+            before: RESOURCES.map(as_allowed),
         }
     }
 }
