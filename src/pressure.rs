@@ -97,12 +97,30 @@ impl<'e> Kick<'e> {
         if self.near() != 0 {
             return PMD_NR as i64;
         }
-        let folios = (self.charge.limit() / (32 * PMD_NR as i64)).clamp(4, 32);
-        folios * PMD_NR as i64
+        low_folios(self.charge.limit()) * PMD_NR as i64
     }
 
     /// Up to this many it works.
     pub fn high_pages(&self) -> i64 {
         self.low_pages() + self.low_pages() / 2
+    }
+}
+
+/// The low watermark for a limit in pages. Of a small share of a run's limit, as one of many
+/// processes has it, most must be there to be used.
+fn low_folios(limit: i64) -> i64 {
+    let part = |n: i64| limit / (n * PMD_NR as i64);
+    part(32).clamp(4, 32).min(part(4).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watermarks_leave_most_of_the_limit() {
+        let folios = |mib: i64| low_folios((mib << 20) / crate::mm::PAGE_SIZE as i64);
+        let limits = [0, 4, 9, 16, 32, 63, 256, 1024, 65536];
+        assert_eq!(limits.map(folios), [1, 1, 1, 2, 4, 4, 4, 16, 32]);
     }
 }

@@ -3,6 +3,7 @@
 use super::Engine;
 use crate::fault::Handler;
 use crate::mm::{split_by_pmd, PAGE_SIZE};
+use crate::sys::maps::MapsFile;
 use crate::sys::uffd::{PageFault, Uffd};
 use crate::sys::{mem, Errno};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
@@ -14,6 +15,7 @@ const REGISTER: u32 = 1;
 const FREEZE: u32 = 2;
 const MOVE: u32 = 3;
 const WILL_NEED: u32 = 4;
+const READ_MAPS: u32 = 5;
 
 struct Request {
     op: AtomicU32,
@@ -100,6 +102,19 @@ impl Engine {
         let _ = self.doorbells.ring(bell, WILL_NEED, [addr, len, 0]);
     }
 
+    /// Reads `/proc/self/maps`, as far as there is room; returns how much that is. For hooks of a
+    /// program that has no descriptor left to open it with.
+    pub fn read_maps(&self, bell: usize, room: &mut [u8]) -> Result<usize, Errno> {
+        let mut n = 0usize;
+        let args = [
+            room.as_mut_ptr() as usize,
+            room.len(),
+            &mut n as *mut usize as usize,
+        ];
+        self.doorbells.ring(bell, READ_MAPS, args)?;
+        Ok(n)
+    }
+
     /// Lets all transfers end and the engine stand still, for fork.
     pub(super) fn freeze(&self, bell: usize) {
         let _ = self.doorbells.ring(bell, FREEZE, [0; 3]);
@@ -131,6 +146,18 @@ impl Engine {
             WILL_NEED => {
                 handler.will_need(split_by_pmd(a, b).map(|(pmd, _)| pmd));
                 Ok(())
+            }
+            READ_MAPS => {
+                // SAFETY: what `read_maps` was given: it waits for us, and it lies in memory of ours.
+                let (room, n) = unsafe {
+                    (
+                        core::slice::from_raw_parts_mut(a as *mut u8, b),
+                        &mut *(c as *mut usize),
+                    )
+                };
+                MapsFile::from_fd(self.maps.load(Relaxed))
+                    .read(room)
+                    .map(|read| *n = read)
             }
             FREEZE => {
                 fork = Some(self.stand_still(handler));

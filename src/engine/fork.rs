@@ -11,7 +11,7 @@
 //!
 //! Nothing that the program owns is touched in the child before its engine runs.
 
-use super::Engine;
+use super::{Engine, Regions};
 use crate::control::{FREE, LIVE, MAX_DEVICES, NEW};
 use crate::fault::Handler;
 use crate::sys::futex::{self, Scope};
@@ -155,12 +155,12 @@ impl Engine {
         self.thaw();
     }
 
-    /// In the child, on its only thread, before anything else. `regions`: addresses (start, end) to
-    /// register. `wiped`: those whose contents the child does not get.
+    /// In the child, on its only thread, before anything else. `regions` says what to
+    /// register. `wiped`: addresses (start, end) whose contents the child does not get.
     pub fn fork_child(
         &'static self,
         token: ForkToken,
-        regions: &[(usize, usize)],
+        regions: &Regions,
         wiped: &[(usize, usize)],
     ) {
         let Some(index) = token.child else {

@@ -14,7 +14,7 @@ mod start;
 
 pub use doorbell::{Doorbells, DOORBELLS};
 pub use fork::ForkToken;
-pub use start::{start, StartError, EXIT_START};
+pub use start::{start, Regions, StartError, EXIT_START};
 
 use crate::device::Device;
 use crate::mm::{split_by_pmd, PageMask, PMD_NR};
@@ -22,7 +22,7 @@ use crate::pressure::Line;
 use crate::swap_cache::SwapCache;
 use crate::sys::{mem, Errno};
 use crate::vma::Hints;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
 /// The running engine of this process. Exists from `start` until the process ends.
 pub struct Engine {
@@ -30,6 +30,8 @@ pub struct Engine {
     /// Replaced in a forked child; only engine threads use it.
     devices: AtomicPtr<Vec<Box<dyn Device>>>,
     doorbells: Doorbells,
+    /// `/proc/self/maps`, in the engine threads' table.
+    maps: AtomicI32,
     line: Line,
     /// Even: running. Odd: asked to stand still, for a fork; each fork has a number of its own.
     frozen: AtomicU32,

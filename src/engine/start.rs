@@ -12,10 +12,13 @@ use crate::reclaim::Reclaim;
 use crate::swap_cache::SwapCache;
 use crate::sync::Mutex;
 use crate::sys::futex::{self, Scope};
+use crate::sys::limits::Raised;
+use crate::sys::maps::MapsFile;
+use crate::sys::task;
 use crate::sys::thread::{self, Files};
 use crate::sys::uffd::{self, Source, Uffd};
 use crate::sys::{fd, syscall, Errno};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use std::os::fd::{FromRawFd, OwnedFd};
 
 /// Why the engine did not start.
@@ -49,12 +52,16 @@ impl core::fmt::Display for StartError {
     }
 }
 
+/// Says which addresses (start, end) a child has to register. Asked by the engine's thread, which
+/// has room in its table for the descriptor that this takes; the program's may be full.
+pub type Regions = dyn Fn() -> Result<Vec<(usize, usize)>, Errno> + Sync;
+
 /// What the first engine thread is told, and tells.
 struct Start<'a> {
     control: &'static Control,
     index: usize,
     /// In a child: what to register again.
-    regions: &'a [(usize, usize)],
+    regions: &'a Regions,
     /// In a child: descriptors that came with the fork.
     handed: Handed,
     /// 0 while it works, then 1.
@@ -65,11 +72,17 @@ struct Start<'a> {
 impl Start<'_> {
     fn run(&self, entry: extern "C" fn(*mut u8)) -> Result<(), StartError> {
         let arg = self as *const Start<'_> as *mut u8;
+        let _limits = Raised::raise();
         // SAFETY: the entry only uses what engine threads may; `self` outlives its use, because
         // we wait for `done` here.
-        unsafe { thread::spawn(entry, arg, Files::Own) }.map_err(StartError::Resources)?;
+        let tid =
+            unsafe { thread::spawn(entry, arg, Files::Own) }.map_err(StartError::Resources)?;
         while self.done.load(Acquire) == 0 {
-            futex::wait(&self.done, 0, None, Scope::Process);
+            let woken = futex::wait(&self.done, 0, Some(1000), Scope::Process);
+            // A filter of system calls can end a single thread.
+            if !woken && !task::is_alive(tid) && self.done.load(Acquire) == 0 {
+                return Err(StartError::Resources(Errno::ESRCH));
+            }
         }
         *self.result.lock()
     }
@@ -86,7 +99,7 @@ pub fn start(control: &'static Control, index: usize) -> Result<&'static Engine,
     let s = Start {
         control,
         index,
-        regions: &[],
+        regions: &|| Ok(Vec::new()),
         handed: Handed::NOTHING,
         done: AtomicU32::new(0),
         result: Mutex::new(Ok(())),
@@ -97,7 +110,7 @@ pub fn start(control: &'static Control, index: usize) -> Result<&'static Engine,
 
 impl Engine {
     /// In a forked child: new descriptors, registrations and threads over the old tables.
-    pub(super) fn restart(&'static self, regions: &[(usize, usize)], handed: Handed) {
+    pub(super) fn restart(&'static self, regions: &Regions, handed: Handed) {
         let s = Start {
             control: self.cache.charge.control,
             index: self.cache.charge.index(),
@@ -240,10 +253,12 @@ fn build(control: &'static Control, index: usize) -> Result<&'static Engine, Sta
     doorbells
         .register(program)
         .map_err(StartError::Userfaultfd)?;
+    let maps = MapsFile::open().map_err(StartError::Resources)?;
     let engine = Box::leak(Box::new(Engine {
         cache,
         devices: AtomicPtr::new(Box::leak(Box::new(devices))),
         doorbells,
+        maps: AtomicI32::new(maps.fd()),
         line: Line::default(),
         frozen: AtomicU32::new(0),
         reclaim_parked: AtomicU32::new(0),
@@ -267,7 +282,9 @@ fn rebuild(e: &'static Engine, s: &Start<'_>) -> Result<(), StartError> {
     e.doorbells
         .register(program)
         .map_err(StartError::Userfaultfd)?;
-    for &(start, end) in s.regions {
+    let maps = MapsFile::open().map_err(StartError::Resources)?;
+    e.maps.store(maps.fd(), Release);
+    for (start, end) in (s.regions)().map_err(StartError::Resources)? {
         program
             .register_missing(start, end - start)
             .map_err(StartError::Userfaultfd)?;
@@ -293,9 +310,37 @@ fn run(e: &'static Engine, s: &Start<'_>) {
     while e.reclaim_ready.load(Acquire) == 0 {
         futex::wait(&e.reclaim_ready, 0, None, Scope::Process);
     }
+    thread::refuse_filters();
     s.finish(Ok(()));
     loop {
         handler.turn(&mut |h, f| e.answer(h, f));
+    }
+}
+
+/// How often reclaim looks whether the program is still there.
+const LOOK_NS: u64 = 500_000_000;
+
+impl Engine {
+    /// Threads can end one by one, and then ours would be left alone: the process ends as its first
+    /// thread ended.
+    fn end_with_program(&self, looked_ns: &mut u64) {
+        let now = thread::now_ns();
+        if now - *looked_ns < LOOK_NS {
+            return;
+        }
+        *looked_ns = now;
+        if let Some(status) = task::first_ended() {
+            if self.threads_of_program() == 0 {
+                task::end_as(status);
+            }
+        }
+    }
+
+    /// How many threads the program has.
+    pub fn threads_of_program(&self) -> usize {
+        let [handler, reclaim] =
+            [0, 1].map(|i| self.cache.charge.proc().engine_tids[i].load(Acquire));
+        task::others(&[handler, reclaim])
     }
 }
 
@@ -311,9 +356,12 @@ extern "C" fn reclaim_main(arg: *mut u8) {
             .log("reclaim could not start: no memory for its queues");
         thread::exit_group(EXIT_START);
     };
+    thread::refuse_filters();
     e.reclaim_ready.store(1, Release);
     futex::wake(&e.reclaim_ready, 1, Scope::Process);
+    let mut looked_ns = 0;
     loop {
+        e.end_with_program(&mut looked_ns);
         let fork = e.frozen.load(Acquire);
         if fork % 2 == 1 {
             reclaim.drain();

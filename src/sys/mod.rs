@@ -5,11 +5,14 @@
 
 pub mod fd;
 pub mod futex;
+pub mod limits;
+pub mod maps;
 pub mod mem;
 pub mod pagemap;
 pub mod probe;
 pub mod sched;
 pub mod syscall;
+pub mod task;
 pub mod thread;
 pub mod uffd;
 

@@ -13,7 +13,7 @@ serve() {
   for _ in $(seq 300); do pg_isready -q -h "$sock" && return; sleep 0.1; done
   cat server.log; exit 1
 }
-stop() { kill -INT $server; wait $server || { cat server.log; exit 1; }; }
+stop() { pg_ctl -D data stop -m fast >/dev/null; wait $server || { cat server.log; exit 1; }; }
 ask() { psql -h "$sock" -d postgres -Atc "$1"; }
 sums="select (select sum(abalance) from pgbench_accounts) = (select sum(delta) from pgbench_history)
   and (select sum(tbalance) from pgbench_tellers) = (select sum(bbalance) from pgbench_branches)

@@ -171,6 +171,31 @@ unsafe extern "C" fn hugeswap_hook_end(f: *mut Frame) -> i64 {
     to_c(result)
 }
 
+/// `syscall(SYS_seccomp, ...)`. A filter for all threads is one for the caller where the program has
+/// no other: the engine's threads need calls that the program does not, and refuse it.
+#[no_mangle]
+extern "C" fn hugeswap_seccomp(
+    nr: i64,
+    operation: usize,
+    flags: usize,
+    filter: usize,
+    a3: usize,
+    a4: usize,
+) -> i64 {
+    const FOR_ALL: usize =
+        (libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_TSYNC_ESRCH) as usize;
+    let for_all = operation == libc::SECCOMP_SET_MODE_FILTER as usize
+        && flags & libc::SECCOMP_FILTER_FLAG_TSYNC as usize != 0;
+    let alone = || hugeswap::engine::get().is_some_and(|e| e.threads_of_program() == 1);
+    let flags = if for_all && alone() {
+        flags & !FOR_ALL
+    } else {
+        flags
+    };
+    // SAFETY: the call that the program asked for, with its arguments.
+    to_c(unsafe { hugeswap::sys::syscall::raw(nr, [operation, flags, filter, a3, a4, 0]) })
+}
+
 /// The C function `syscall` ended with this error.
 #[no_mangle]
 extern "C" fn hugeswap_syscall_failed(result: i64) -> i64 {
@@ -234,6 +259,8 @@ global_asm!(
     "je 2f",
     "cmp rdi, 435",
     "je 3f",
+    "cmp rdi, 317",
+    "je hugeswap_seccomp",
     "1: mov rax, rdi",
     "mov rdi, rsi",
     "mov rsi, rdx",

@@ -77,8 +77,8 @@ fn around(e: &'static Engine, f: &mut Frame, nr: i64, args: [usize; 6]) -> Resul
     let pid = check(unsafe { raw(nr, args) });
     if pid == Ok(0) {
         entry::only_me(f);
-        e.fork_child(token, &registered(), &wiped());
-        crate::lock::in_child(e);
+        e.fork_child(token, &registered, &wiped());
+        crate::lock::in_child(e, f.bell());
     } else {
         e.fork_parent(token, pid.ok().map(|p| p as u32));
     }
@@ -88,10 +88,11 @@ fn around(e: &'static Engine, f: &mut Frame, nr: i64, args: [usize; 6]) -> Resul
 
 /// What of the managed regions the child has: all of it but what was MADV_DONTFORK, and what the
 /// program put other mappings over.
-fn registered() -> Vec<(usize, usize)> {
+fn registered() -> Result<Vec<(usize, usize)>, Errno> {
+    let mappings = crate::maps::read()?;
     let s = crate::state::state().lock();
     let mut out = crate::window::Extents::new();
-    for m in crate::maps::all() {
+    for m in mappings {
         if m.private && m.anonymous {
             for (from, to) in s.regions.overlaps(m.start, m.end) {
                 out.insert(from, to);
@@ -101,7 +102,7 @@ fn registered() -> Vec<(usize, usize)> {
     for (from, to) in s.foreign.iter() {
         out.remove(from, to);
     }
-    out.iter().collect()
+    Ok(out.iter().collect())
 }
 
 /// What the child must find empty; the kernel wipes what is resident, and not what is in swap.

@@ -60,10 +60,10 @@ pub fn run(f: &mut Frame) {
         CLONE => fork::clone(e, f, libc::SYS_clone),
         CLONE3 => fork::clone(e, f, libc::SYS_clone3),
         MLOCK => lock::lock(e, a[0], a[1], 0),
-        MUNLOCK => lock::unlock(e, a[0], a[1]),
+        MUNLOCK => lock::unlock(e, bell, a[0], a[1]),
         MLOCK2 => lock::lock(e, a[0], a[1], a[2] as i32),
-        MLOCKALL => lock::lock_all(e, a[0] as i32),
-        MUNLOCKALL => lock::unlock_all(e),
+        MLOCKALL => lock::lock_all(e, bell, a[0] as i32),
+        MUNLOCKALL => lock::unlock_all(e, bell),
         PIN => lock::pin(e, a[0], a[1]),
         _ => Err(Errno(libc::ENOSYS)),
     };
@@ -490,7 +490,7 @@ fn madvise(e: &Engine, bell: usize, addr: usize, len: usize, advice: i32) -> Res
             plain()?;
             for &(s, t) in &ours {
                 state().lock().pinned.remove(s, t);
-                lock::let_go(e, s, t)?;
+                lock::let_go(e, bell, s, t)?;
             }
         }
         libc::MADV_WIPEONFORK => {
@@ -547,7 +547,7 @@ fn mremap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
         return remap(e, bell, a);
     }
     for &(s, t) in &locked {
-        lock::unlock(e, s, t - s)?;
+        lock::unlock(e, bell, s, t - s)?;
     }
     let r = remap(e, bell, a);
     let (at, len) = match r {
@@ -596,7 +596,7 @@ fn remap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
     if keep_old && old_len != new_len {
         return Err(Errno::EINVAL);
     }
-    let prot = crate::maps::protection(old).unwrap_or(RW);
+    let prot = crate::maps::protection(e, bell, old)?;
     if !is_fixed && !keep_old {
         if new_len <= old_len {
             if new_len < old_len {

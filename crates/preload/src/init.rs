@@ -166,7 +166,7 @@ fn reserve_window() -> Result<usize, Errno> {
 /// Memory that was mapped before us, by the program's other libraries or as its own zeroed data.
 fn adopt_existing(e: &Engine) {
     const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
-    for m in maps::all() {
+    for m in maps::all(e, 0).unwrap_or_default() {
         let len = m.end - m.start;
         if m.prot != RW || !m.private || !m.anonymous || len < PMD_SIZE || e.is_own(m.start, m.end)
         {

@@ -49,17 +49,17 @@ pub fn lock(e: &Engine, addr: usize, len: usize, flags: i32) -> Result<usize> {
     Ok(0)
 }
 
-pub fn unlock(e: &Engine, addr: usize, len: usize) -> Result<usize> {
+pub fn unlock(e: &Engine, bell: usize, addr: usize, len: usize) -> Result<usize> {
     let (start, end) = whole_pages(addr, len)?;
     is_mapped(start, end)?;
     // SAFETY: the program's own call; contents do not change.
     unsafe { syscall(libc::SYS_munlock, [addr, len]) }?;
-    forget(e, start, end)?;
+    forget(e, bell, start, end)?;
     Ok(0)
 }
 
 /// The stretch is not locked any more.
-fn forget(e: &Engine, start: usize, end: usize) -> Result<()> {
+fn forget(e: &Engine, bell: usize, start: usize, end: usize) -> Result<()> {
     let was = {
         let mut s = state().lock();
         let was = s.locked.overlaps(start, end);
@@ -67,15 +67,15 @@ fn forget(e: &Engine, start: usize, end: usize) -> Result<()> {
         was
     };
     for (from, to) in was {
-        let_go(e, from, to)?;
+        let_go(e, bell, from, to)?;
     }
     Ok(())
 }
 
 /// Reclaim may take what is readable and writable of the stretch, unless something else is said
 /// of it.
-pub fn let_go(e: &Engine, start: usize, end: usize) -> Result<()> {
-    for m in maps::all() {
+pub fn let_go(e: &Engine, bell: usize, start: usize, end: usize) -> Result<()> {
+    for m in maps::all(e, bell)? {
         let (from, to) = (m.start.max(start), m.end.min(end));
         if from >= to || m.prot != RW {
             continue;
@@ -90,7 +90,7 @@ pub fn let_go(e: &Engine, start: usize, end: usize) -> Result<()> {
 
 /// As mlockall(2), for the program's memory: the engine's own is never swapped, and much of it
 /// never touched.
-pub fn lock_all(e: &Engine, flags: i32) -> Result<usize> {
+pub fn lock_all(e: &Engine, bell: usize, flags: i32) -> Result<usize> {
     let known = libc::MCL_CURRENT | libc::MCL_FUTURE | MCL_ONFAULT;
     if flags & !known != 0 || flags & (libc::MCL_CURRENT | libc::MCL_FUTURE) == 0 {
         return Err(Errno::EINVAL);
@@ -103,7 +103,7 @@ pub fn lock_all(e: &Engine, flags: i32) -> Result<usize> {
     if flags & libc::MCL_CURRENT == 0 {
         return Ok(0);
     }
-    for m in maps::all() {
+    for m in maps::all(e, bell)? {
         let managed = state().lock().regions.intersects(m.start, m.end);
         if m.prot != libc::PROT_NONE && (managed || !m.anonymous) {
             let r = lock(e, m.start, m.end - m.start, on_fault(flags));
@@ -119,11 +119,11 @@ fn on_fault(flags: i32) -> i32 {
     (flags & MCL_ONFAULT != 0) as i32
 }
 
-pub fn unlock_all(e: &Engine) -> Result<usize> {
+pub fn unlock_all(e: &Engine, bell: usize) -> Result<usize> {
     state().lock().lock_future = 0;
     // SAFETY: contents do not change.
     unsafe { syscall(libc::SYS_munlockall, []) }?;
-    forget(e, 0, usize::MAX)?;
+    forget(e, bell, 0, usize::MAX)?;
     Ok(0)
 }
 
@@ -156,7 +156,7 @@ pub fn pin(e: &Engine, addr: usize, len: usize) -> Result<usize> {
 }
 
 /// In a forked child, which inherits no locks.
-pub fn in_child(e: &Engine) {
+pub fn in_child(e: &Engine, bell: usize) {
     state().lock().lock_future = 0;
-    let _ = forget(e, 0, usize::MAX);
+    let _ = forget(e, bell, 0, usize::MAX);
 }

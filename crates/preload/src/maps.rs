@@ -1,6 +1,7 @@
 //! Reading `/proc/self/maps` without the C library's streams.
 
-use hugeswap::sys::syscall;
+use hugeswap::engine::Engine;
+use hugeswap::sys::{syscall, Errno};
 
 /// One line of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ fn parse(line: &str) -> Option<Mapping> {
     })
 }
 
-fn read_file(path: &core::ffi::CStr) -> Option<Vec<u8>> {
+fn read_file(path: &core::ffi::CStr) -> Result<Vec<u8>, Errno> {
     // SAFETY: the path is a C string; the buffer is valid for its length.
     unsafe {
         let fd = syscall(
@@ -40,36 +41,54 @@ fn read_file(path: &core::ffi::CStr) -> Option<Vec<u8>> {
                 path.as_ptr() as usize,
                 (libc::O_RDONLY | libc::O_CLOEXEC) as usize,
             ],
-        )
-        .ok()?;
+        )?;
         let mut text = Vec::new();
         let mut buf = [0u8; 4096];
-        while let Ok(n) = syscall(libc::SYS_read, [fd, buf.as_mut_ptr() as usize, buf.len()]) {
-            if n == 0 {
-                break;
+        let result = loop {
+            match syscall(libc::SYS_read, [fd, buf.as_mut_ptr() as usize, buf.len()]) {
+                Ok(0) => break Ok(text),
+                Ok(n) => text.extend_from_slice(&buf[..n]),
+                Err(e) => break Err(e),
             }
-            text.extend_from_slice(&buf[..n]);
-        }
+        };
         let _ = syscall(libc::SYS_close, [fd]);
-        Some(text)
+        result
     }
 }
 
-/// Every mapping of this process.
-pub fn all() -> Vec<Mapping> {
-    let text = read_file(c"/proc/self/maps").unwrap_or_default();
-    String::from_utf8_lossy(&text)
+/// Every mapping of this process, read with a descriptor of this thread's table.
+pub fn read() -> Result<Vec<Mapping>, Errno> {
+    read_file(c"/proc/self/maps").map(|text| parse_all(&text))
+}
+
+/// Every mapping of this process. Where the program has no descriptor left the engine reads them.
+pub fn all(e: &Engine, bell: usize) -> Result<Vec<Mapping>, Errno> {
+    if let Ok(all) = read() {
+        return Ok(all);
+    }
+    let mut text = vec![0; 64 << 10];
+    loop {
+        let n = e.read_maps(bell, &mut text)?;
+        if n < text.len() {
+            return Ok(parse_all(&text[..n]));
+        }
+        text.resize(2 * n, 0);
+    }
+}
+
+fn parse_all(text: &[u8]) -> Vec<Mapping> {
+    String::from_utf8_lossy(text)
         .lines()
         .filter_map(parse)
         .collect()
 }
 
 /// The protection of the mapping that holds `addr`.
-pub fn protection(addr: usize) -> Option<i32> {
-    all()
-        .into_iter()
-        .find(|m| m.start <= addr && addr < m.end)
+pub fn protection(e: &Engine, bell: usize, addr: usize) -> Result<i32, Errno> {
+    let mut all = all(e, bell)?.into_iter();
+    all.find(|m| m.start <= addr && addr < m.end)
         .map(|m| m.prot)
+        .ok_or(Errno::EFAULT)
 }
 
 /// Whether this process has one thread only.
@@ -107,6 +126,6 @@ mod tests {
                 .private
         );
         assert!(parse("").is_none());
-        assert!(!all().is_empty());
+        assert!(!read().unwrap().is_empty());
     }
 }

@@ -5,8 +5,9 @@
 //! comes first, and only what that process has really given up is handed on.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::time::{Duration, Instant};
 
-use hugeswap::control::{Control, Proc, BUSY, FREE, GONE, LIVE, NEW};
+use hugeswap::control::{Control, Proc, BUSY, FREE, GONE, LIVE, MAX_PROCS, NEW};
 use hugeswap::mm::PAGE_SIZE;
 use hugeswap::sys::futex::{self, Scope};
 
@@ -15,10 +16,16 @@ use super::sys;
 
 /// What a process gets beyond what it uses before it has to ask: 16 MiB.
 const SLACK: i64 = (16 << 20) / PAGE_SIZE as i64;
+/// What one that rests has beyond what it uses, at least: 256 KiB.
+const REST: i64 = (256 << 10) / PAGE_SIZE as i64;
+/// Without a fault for so long a process rests: it sleeps, or has what it needs.
+const RESTS_AFTER: Duration = Duration::from_millis(300);
 
 pub struct Arbiter {
     control: &'static Control,
     limit: i64,
+    /// Of each entry: the faults that were counted last, and when that number changed.
+    faults: Vec<(u64, Instant)>,
 }
 
 impl Arbiter {
@@ -26,48 +33,61 @@ impl Arbiter {
         Arbiter {
             control,
             limit: (limit_bytes / PAGE_SIZE as u64) as i64,
+            faults: vec![(0, Instant::now()); MAX_PROCS],
         }
     }
 
-    fn live(&self) -> impl Iterator<Item = &'static Proc> {
+    fn live(&self) -> impl Iterator<Item = (usize, &'static Proc)> {
         self.control
             .procs
             .iter()
-            .filter(|p| matches!(p.state.load(Acquire), LIVE | NEW))
+            .enumerate()
+            .filter(|(_, p)| matches!(p.state.load(Acquire), LIVE | NEW))
+    }
+
+    /// Whether the process of this entry has had no faults for a while.
+    fn rests(&mut self, entry: usize, p: &Proc) -> bool {
+        let now = p.stats.pgminfault.get() + p.stats.pgmajfault.get();
+        let (seen, since) = &mut self.faults[entry];
+        if *seen != now {
+            (*seen, *since) = (now, Instant::now());
+        }
+        since.elapsed() > RESTS_AFTER
     }
 
     pub fn anyone_left(&self) -> bool {
         self.live()
-            .filter(|p| p.state.load(Acquire) == LIVE)
-            .any(is_alive)
+            .filter(|(_, p)| p.state.load(Acquire) == LIVE)
+            .any(|(_, p)| is_alive(p))
     }
 
     /// One round. True while somebody waits for more.
     pub fn turn(&mut self, devices: &[Opened]) -> bool {
         self.take_back_dead(devices);
-        let procs: Vec<&Proc> = self.live().collect();
+        let procs: Vec<_> = self.live().collect();
         let use_of = |p: &Proc| p.charged_pages.load(Acquire).max(0);
         let wants: Vec<Want> = procs
             .iter()
-            .map(|p| Want {
+            .map(|&(entry, p)| Want {
                 used: use_of(p),
                 pressed: p.pressed.load(Acquire) != 0,
+                rests: self.rests(entry, p),
             })
             .collect();
         let targets = shares(self.limit, &wants);
         // Lower first.
-        for (p, &t) in procs.iter().zip(&targets) {
+        for (&(_, p), &t) in procs.iter().zip(&targets) {
             if p.limit_pages.load(Acquire) > t {
                 set_limit(p, t);
             }
         }
         let held: i64 = procs
             .iter()
-            .map(|p| p.limit_pages.load(Acquire).max(use_of(p)))
+            .map(|(_, p)| p.limit_pages.load(Acquire).max(use_of(p)))
             .sum();
         let mut free = self.limit - held;
         let mut waiting = false;
-        for (p, &t) in procs.iter().zip(&targets) {
+        for (&(_, p), &t) in procs.iter().zip(&targets) {
             let now = p.limit_pages.load(Acquire);
             if now < t {
                 // What it holds above its limit is counted as held already.
@@ -151,20 +171,33 @@ fn set_limit(p: &Proc, pages: i64) {
 #[derive(Clone, Copy)]
 struct Want {
     used: i64,
+    /// It has less free than it would like to have.
     pressed: bool,
+    rests: bool,
 }
 
-/// Everybody's limit: those who want more share equally what the others leave.
+/// Everybody's limit: those who want more share equally what the others leave. Of a hundred
+/// processes each has less free than it would like, and most of them sleep: what counts then is who
+/// has faults.
 fn shares(limit: i64, wants: &[Want]) -> Vec<i64> {
     if wants.len() <= 1 {
         return wants.iter().map(|_| limit).collect();
     }
     let n = wants.len() as i64;
-    let hungry = wants.iter().filter(|w| w.pressed).count() as i64;
+    let is_hungry = |w: &Want| w.pressed && !w.rests;
+    let hungry = wants.iter().filter(|w| is_hungry(w)).count() as i64;
     let fair = limit / n;
     // A process that does not press keeps what it uses and some slack, up to its fair share.
-    let modest = |w: &Want| (w.used + SLACK).min(fair.max(w.used.min(fair)));
-    let kept: i64 = wants.iter().filter(|w| !w.pressed).map(modest).sum();
+    // If it rests and others do not, less of that.
+    let modest = |w: &Want| {
+        let slack = if w.rests && hungry > 0 {
+            (w.used / 2).clamp(REST, SLACK)
+        } else {
+            SLACK
+        };
+        (w.used + slack).min(fair)
+    };
+    let kept: i64 = wants.iter().filter(|w| !is_hungry(w)).map(modest).sum();
     if hungry == 0 {
         // Nobody presses: what is left over is open to all alike.
         let spare = (limit - kept).max(0) / n;
@@ -173,7 +206,7 @@ fn shares(limit: i64, wants: &[Want]) -> Vec<i64> {
     let each = (limit - kept).max(0) / hungry;
     wants
         .iter()
-        .map(|w| if w.pressed { each } else { modest(w) })
+        .map(|w| if is_hungry(w) { each } else { modest(w) })
         .collect()
 }
 
@@ -182,7 +215,12 @@ mod tests {
     use super::*;
 
     fn w(used: i64, pressed: bool) -> Want {
-        Want { used, pressed }
+        let rests = false;
+        Want {
+            used,
+            pressed,
+            rests,
+        }
     }
 
     #[test]
@@ -208,6 +246,18 @@ mod tests {
         assert_eq!(s[0], 1000 + SLACK);
         assert_eq!(s[1], s[2]);
         assert_eq!(s[1], (100_000 - s[0]) / 2);
+    }
+
+    /// A hundred children that sleep leave nearly half of 64 MiB to their parent, not a hundredth.
+    #[test]
+    fn those_that_rest_leave_more() {
+        let mut all = vec![w(20, true); 100];
+        all.iter_mut().for_each(|w| w.rests = true);
+        all.push(w(4000, true));
+        let s = shares(16_384, &all);
+        assert!(s[100] > 16_384 * 2 / 5, "{s:?}");
+        assert!(s[..100].iter().all(|&x| x >= 20 + REST), "{s:?}");
+        assert!(s.iter().sum::<i64>() <= 16_384, "{s:?}");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod errors;
 mod kill;
+mod limits;
 mod memory;
 mod pass_through;
 mod processes;

@@ -1,0 +1,76 @@
+//! What a program does to itself, the same with and without us: limits, filters of system calls,
+//! addresses that are not there, threads that end one by one.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+use crate::support::{compile, Done, Run};
+
+/// Runs the program without us, then on 64 MiB; it ends in the same way and says `ok`.
+fn both(program: &str, args: &[&str], above: u64) -> Done {
+    let program = compile(program);
+    let plain = Command::new(&program).args(args).output().unwrap();
+    assert_eq!(plain.stdout, b"ok\n", "{plain:?}");
+    let line = [&[program.to_str().unwrap()], args].concat();
+    let done = Run::new(64, line).above(above).seconds(120).go();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    assert_eq!(done.code(), plain.status.code(), "{done}");
+    assert_eq!(done.signal(), plain.status.signal(), "{done}");
+    assert_eq!(done.oom_kills, 0, "{done}");
+    done
+}
+
+macro_rules! cases {
+    ($program:literal: $($name:ident,)*) => {$(
+        #[test]
+        fn $name() {
+            both($program, &[stringify!($name)], 64).has_swapped();
+        }
+    )*};
+}
+
+cases! {
+    "limits":
+    few_descriptors,
+    all_descriptors,
+    few_processes,
+    small_stacks,
+}
+
+/// Swap can't be written any more: the memory stays, and everything in it.
+#[test]
+fn small_files() {
+    let done = both("limits", &["small_files"], 128);
+    assert!(done.counter("swap_write_errors") > 0, "{done}");
+}
+
+/// Each thread costs the kernel some 30 KiB of memory of its own.
+#[test]
+fn many_threads() {
+    both("limits", &["many_threads"], 256).has_swapped();
+}
+
+#[test]
+fn bad_addresses() {
+    both("bad", &[], 64).has_swapped();
+}
+
+cases! {
+    "sandbox":
+    touches_only,
+    maps_too,
+    one_of_two,
+    for_all_threads,
+    killed_thread,
+    one_by_one,
+}
+
+/// The engine's threads refuse a filter for all; the program is told so.
+#[test]
+fn for_all_of_two() {
+    let program = compile("sandbox");
+    let line = [program.to_str().unwrap(), "for_all_of_two"];
+    let done = Run::new(64, line).ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done.has_swapped();
+}
