@@ -109,7 +109,10 @@ pub struct Row {
 #[derive(Debug, Serialize)]
 pub struct Kernel {
     pub name: String,
-    pub seconds: f64,
+    /// None if it killed the program at its limit in every run.
+    pub seconds: Option<f64>,
+    /// Runs in which it did.
+    pub killed: u32,
     /// The time that hugeswap loses, as a part of what this loses. None if this loses none.
     pub share: Option<f64>,
 }
@@ -196,12 +199,20 @@ impl Bench {
         let limit = Size::from_bytes((first.need / 2).max(LEAST));
         let mut unlimited = Vec::new();
         let mut limited = vec![Vec::new(); contestants.len()];
+        let mut killed = vec![0; contestants.len()];
         for run in 1..=runs {
             let run = format!("run {run} of {runs}");
             let all = [&Contestant::Unlimited].into_iter().chain(contestants);
             let times = [&mut unlimited].into_iter().chain(&mut limited);
-            for (contestant, times) in all.zip(times) {
-                let outcome = self.once(program, contestant, limit, &run, stop)?;
+            for (i, (contestant, times)) in all.zip(times).enumerate() {
+                let outcome = match self.once(program, contestant, limit, &run, stop) {
+                    // The first two are no limit and hugeswap: neither may be killed.
+                    Err(Error::OutOfMemory { .. }) if i >= 2 => {
+                        killed[i - 1] += 1;
+                        continue;
+                    }
+                    outcome => outcome?,
+                };
                 if outcome.check != first.check {
                     return Err(Error::Wrong {
                         who: contestant.to_string(),
@@ -222,15 +233,16 @@ impl Bench {
         let hugeswap = middle(&limited[0]);
         let kernel = contestants
             .iter()
-            .zip(&limited)
+            .zip(limited.iter().zip(killed))
             .skip(1)
-            .map(|(contestant, times)| {
-                let seconds = middle(times);
-                let lost = seconds - unlimited;
+            .map(|(contestant, (times, killed))| {
+                let seconds = median(times.iter().copied());
+                let lost = seconds.map(|s| s - unlimited).filter(|&lost| lost > 0.0);
                 Kernel {
                     name: contestant.to_string(),
                     seconds,
-                    share: (lost > 0.0).then(|| (hugeswap - unlimited).max(0.0) / lost),
+                    killed,
+                    share: lost.map(|lost| (hugeswap - unlimited).max(0.0) / lost),
                 }
             });
         Ok(Row {
@@ -343,6 +355,15 @@ pub fn table(document: &Document) -> String {
     )
 }
 
+/// "2.71", and how often there was no end to take the time of.
+fn time_of(kernel: &Kernel, runs: u32) -> String {
+    match (kernel.seconds, kernel.killed) {
+        (Some(seconds), 0) => format!("{seconds:.2}"),
+        (Some(seconds), killed) => format!("{seconds:.2} ({killed} of {runs} killed)"),
+        (None, _) => "killed".into(),
+    }
+}
+
 /// The table's lines, the first of them the heads of the columns.
 pub fn cells(document: &Document) -> Vec<Vec<String>> {
     let Some(first) = document.programs.first() else {
@@ -369,7 +390,7 @@ pub fn cells(document: &Document) -> Vec<Vec<String>> {
             format!("{:.2}", row.hugeswap_seconds),
         ];
         for kernel in &row.kernel {
-            line.push(format!("{:.2}", kernel.seconds));
+            line.push(time_of(kernel, document.runs));
             line.push(
                 kernel
                     .share
