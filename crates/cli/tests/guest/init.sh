@@ -50,7 +50,7 @@ stop() {
 # Reads until 99 % of the pages are on node 0, at most so many rounds of 5.
 promoted() {
     rounds=0
-    while [ $rounds -lt ${2:-16} ]; do
+    while [ $rounds -lt ${2:-60} ]; do
         guest loop $1 5 > /run/loop || return 1
         rounds=$((rounds + 1))
         seen=$(guest where $1)
