@@ -46,15 +46,24 @@ struct Transfer {
     failed: bool,
 }
 
-/// What is to be read: pages of a range, to `base`.
+/// Where to read: a frame, in which each page has its place, or a fill buffer, in which they lie one
+/// behind the other.
+#[derive(Clone, Copy)]
+enum To {
+    Frame(Frame),
+    Buffer(u32),
+}
+
+/// What is to be read: pages of a range.
 struct Read {
-    entry: SwapPlace,
+    pmd: Pmd,
+    to: To,
     pages: PageMask,
-    base: *mut u8,
-    /// One behind the other; else each at its place in a frame.
-    packed: bool,
+    entry: SwapPlace,
     /// The page that is wanted first.
     page: usize,
+    /// When the fault came; 0 if nobody waits.
+    start_ns: u64,
 }
 
 /// Folios read ahead and not yet wanted, oldest first.
@@ -284,7 +293,7 @@ impl<'e> Handler<'e> {
             self.streams.begin(pmd, page);
         }
         let (walk, pages) = goes_on.map_or((None, 1), |w| (w.enters, w.pages));
-        let jumps = pages == 1 && stride.is_none() && mode == SwapIn::Auto;
+        let jumps = pages == 1 && stride.is_none();
         let limit = self.cache.charge.limit();
         // Once for each fault, however often it is tried.
         let mut fits = None;
@@ -297,7 +306,9 @@ impl<'e> Handler<'e> {
                 f,
                 |present, hints, fills| {
                     let fits = fits.get_or_insert_with(|| {
-                        jumps && self.working_set.jumped(fills, limit, start_ns)
+                        jumps
+                            && mode == SwapIn::Auto
+                            && self.working_set.jumped(fills, limit, start_ns)
                     });
                     let seen = unit::Seen {
                         fits: *fits,
@@ -335,7 +346,14 @@ impl<'e> Handler<'e> {
                 } => {
                     self.cache.stats().pgmajfault.inc();
                     self.near.leave();
-                    self.read_whole(pmd, frame, pages, entry, page, start_ns);
+                    self.submit(Read {
+                        pmd,
+                        to: To::Frame(frame),
+                        pages,
+                        entry,
+                        page,
+                        start_ns,
+                    });
                     break;
                 }
                 Plan::Fill {
@@ -344,10 +362,17 @@ impl<'e> Handler<'e> {
                     entry,
                 } => {
                     self.cache.stats().pgmajfault.inc();
-                    if pages.count() == 1 && stride.is_none() {
+                    if jumps {
                         self.near.jump(f.tid);
                     }
-                    self.read_pages(pmd, buffer, pages, entry, page, start_ns);
+                    self.submit(Read {
+                        pmd,
+                        to: To::Buffer(buffer),
+                        pages,
+                        entry,
+                        page,
+                        start_ns,
+                    });
                     break;
                 }
                 Plan::NeedFrame { zeroed } => {
@@ -410,7 +435,14 @@ impl<'e> Handler<'e> {
                 entry,
             }) = plan
             {
-                self.read_pages(next, buffer, pages, entry, 0, 0);
+                self.submit(Read {
+                    pmd: next,
+                    to: To::Buffer(buffer),
+                    pages,
+                    entry,
+                    page: 0,
+                    start_ns: 0,
+                });
             }
         }
     }
@@ -552,7 +584,14 @@ impl<'e> Handler<'e> {
         }) = self.cache.begin_ahead(pmd, &mut frame)
         {
             self.ahead.push(pmd);
-            self.read_whole(pmd, fr, pages, entry, 0, 0);
+            self.submit(Read {
+                pmd,
+                to: To::Frame(fr),
+                pages,
+                entry,
+                page: 0,
+                start_ns: 0,
+            });
         }
         if let Some((f, zeroed)) = frame {
             self.cache.frames.put_ready(f, zeroed);
@@ -560,46 +599,12 @@ impl<'e> Handler<'e> {
         true
     }
 
-    fn read_whole(
-        &mut self,
-        pmd: Pmd,
-        frame: Frame,
-        pages: PageMask,
-        entry: SwapPlace,
-        page: usize,
-        start_ns: u64,
-    ) {
-        let read = Read {
-            entry,
-            pages,
-            base: self.cache.frames.addr(frame) as *mut u8,
-            packed: false,
-            page,
-        };
-        self.submit(pmd, true, start_ns, read);
-    }
-
-    fn read_pages(
-        &mut self,
-        pmd: Pmd,
-        buffer: u32,
-        pages: PageMask,
-        entry: SwapPlace,
-        page: usize,
-        start_ns: u64,
-    ) {
-        let read = Read {
-            entry,
-            pages,
-            base: self.buffers.addr(buffer),
-            packed: true,
-            page,
-        };
-        self.submit(pmd, false, start_ns, read);
-    }
-
     /// Begins a transfer: one request for each piece that the pages are in.
-    fn submit(&mut self, pmd: Pmd, whole: bool, start_ns: u64, read: Read) {
+    fn submit(&mut self, read: Read) {
+        let (base, whole) = match read.to {
+            To::Frame(f) => (self.cache.frames.addr(f) as *mut u8, true),
+            To::Buffer(b) => (self.buffers.addr(b), false),
+        };
         let slot = loop {
             match self.transfers.iter().position(Option::is_none) {
                 Some(i) => break i,
@@ -610,14 +615,14 @@ impl<'e> Handler<'e> {
             }
         };
         self.transfers[slot] = Some(Transfer {
-            pmd,
+            pmd: read.pmd,
             whole,
-            start_ns,
+            start_ns: read.start_ns,
             pending: 1,
             failed: false,
         });
         self.in_flight += 1;
-        for piece in self.cache.pieces(pmd, read.entry, read.pages) {
+        for piece in self.cache.pieces(read.pmd, read.entry, read.pages) {
             let (start, n) = (piece.pages.start, piece.pages.len());
             if let Some(t) = &mut self.transfers[slot] {
                 t.pending += 1;
@@ -626,15 +631,14 @@ impl<'e> Handler<'e> {
                 .stats()
                 .device_read_bytes
                 .add((n * PAGE_SIZE) as u64);
-            let place = if read.packed {
-                read.pages.rank(start)
-            } else {
-                start
+            let place = match read.to {
+                To::Frame(_) => start,
+                To::Buffer(_) => read.pages.rank(start),
             };
             let req = Request {
                 op: Op::Read,
                 offset: piece.entry.byte_offset(),
-                addr: read.base.wrapping_add(place * PAGE_SIZE),
+                addr: base.wrapping_add(place * PAGE_SIZE),
                 len: n * PAGE_SIZE,
                 tag: slot as u64,
                 target: (read.page.clamp(start, start + n - 1) - start) * PAGE_SIZE,

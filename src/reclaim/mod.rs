@@ -5,7 +5,7 @@
 //! ready for first touches.
 #![allow(unsafe_code)]
 
-mod leave;
+mod swapoff;
 mod watch;
 
 use crate::device::{Completion, Device, Op, Queue, Request};
@@ -91,7 +91,7 @@ pub struct Reclaim<'e> {
     full_since_ns: u64,
     /// The last round evicted nothing, and nothing is in flight.
     idle: bool,
-    swapoff: leave::SwapOff,
+    swapoff: swapoff::SwapOff,
     watch: watch::Watch,
 }
 
@@ -126,7 +126,7 @@ impl<'e> Reclaim<'e> {
             pause_until_ns: 0,
             full_since_ns: 0,
             idle: false,
-            swapoff: leave::SwapOff::new(),
+            swapoff: swapoff::SwapOff::new(),
             watch: watch::Watch::default(),
         })
     }

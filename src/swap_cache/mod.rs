@@ -5,6 +5,8 @@
 #![allow(unsafe_code)]
 
 mod clean;
+mod collapse;
+mod fill;
 mod frames;
 mod mapping;
 mod pieces;
@@ -13,10 +15,11 @@ mod swapin;
 mod swapoff;
 mod swapout;
 
+pub use fill::FillBuffers;
 pub use frames::{Frame, Frames, MAX_FRAMES};
 pub use pieces::{Piece, Pieces};
 pub use slots::{DeviceSet, NoSlots, SwapSlots};
-pub use swapin::{FillBuffers, Plan, Unit};
+pub use swapin::{Plan, Unit};
 pub use swapoff::Leave;
 pub use swapout::{Start, Transfer, Victim};
 

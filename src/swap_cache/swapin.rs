@@ -1,79 +1,17 @@
 //! The way down: a page is needed.
 
-use super::{Dir, Frame, SwapCache};
+use super::{Dir, FillBuffers, Frame, SwapCache};
 use crate::mm::{copy, PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::sys::uffd::{PageFault, Refused};
-use crate::sys::{mem, Errno};
+use crate::sys::Errno;
 use crate::vma::{Fills, Hints, Huge, IoState, List, Pattern, RangeGuard};
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Pages of a small fill with zeros.
 const ZERO_FILL: usize = 16;
-/// The largest small fill, and so the size of a fill buffer.
-pub const FILL_MAX: usize = 64;
 /// A range comes in whole only if so many of its pages are in swap: the rest would be zeros.
 const WHOLE_MIN: usize = PMD_NR / 2;
-
-/// Pages that were never touched, and are zeros in the huge page that is made of the others.
-const COLLAPSE_UNTOUCHED: usize = PMD_NR / 8;
-
-/// Buffers that small fills are read into; memory of the engine's own.
-pub struct FillBuffers {
-    base: *mut u8,
-    free: [u8; Self::COUNT],
-    len: usize,
-    /// Pages of each that were ever used, and so are charged.
-    touched: [u8; Self::COUNT],
-}
-
-// SAFETY: the memory is used by the thread that owns the buffers only.
-unsafe impl Send for FillBuffers {}
-
-impl FillBuffers {
-    pub const COUNT: usize = 32;
-    pub const BYTES: usize = Self::COUNT * FILL_MAX * PAGE_SIZE;
-
-    pub fn new() -> Result<FillBuffers, Errno> {
-        Ok(FillBuffers {
-            base: mem::map_threads_own(Self::BYTES)?,
-            free: core::array::from_fn(|i| i as u8),
-            len: Self::COUNT,
-            touched: [0; Self::COUNT],
-        })
-    }
-    pub fn addr(&self, i: u32) -> *mut u8 {
-        // SAFETY: i < COUNT, so the address is inside the mapping.
-        unsafe {
-            self.base
-                .add(i as usize % Self::COUNT * FILL_MAX * PAGE_SIZE)
-        }
-    }
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-    /// Whether some may be used for what nobody waits for.
-    fn has_spare(&self) -> bool {
-        self.len > Self::COUNT / 4
-    }
-    fn take(&mut self) -> Option<u32> {
-        self.len = self.len.checked_sub(1)?;
-        Some(self.free[self.len] as u32)
-    }
-    /// Notes that `n` pages of the buffer are used; returns how many of them for the first time.
-    fn touch(&mut self, i: u32, n: usize) -> usize {
-        let t = &mut self.touched[i as usize % Self::COUNT];
-        let new = n.saturating_sub(usize::from(*t));
-        *t += new as u8;
-        new
-    }
-    fn put(&mut self, i: u32) {
-        if self.len < Self::COUNT {
-            self.free[self.len] = i as u8;
-            self.len += 1;
-        }
-    }
-}
 
 /// What has to be done for a fault.
 #[derive(Clone, Debug)]
@@ -506,54 +444,6 @@ impl SwapCache {
         self.put_or_clear(frame);
     }
 
-    /// Makes one huge page of what is resident of the range and of `pages`, which the frame holds: as
-    /// khugepaged does, with the program's pages out of its reach meanwhile. False, and nothing has
-    /// changed, where that makes no sense or cannot be done.
-    fn collapse(&self, pmd: Pmd, g: &mut RangeGuard<'_>, frame: Frame, pages: PageMask) -> bool {
-        let (here, untouched) = (g.present, PageMask::FULL.minus(g.present).minus(pages));
-        let fit = g.writable.is_full() && g.lost.is_empty() && g.hints.huge != Huge::Unwanted;
-        if !self.abilities.mv || !fit || here.is_empty() || untouched.count() > COLLAPSE_UNTOUCHED {
-            return false;
-        }
-        let Some(other) = self.frames.take_empty() else {
-            return false;
-        };
-        let out = self.move_until(Dir::Out, pmd, other, here, true);
-        if out.moved != here {
-            // Pages are shared, pinned, or were dropped.
-            self.account_moved(pmd, g, &out);
-            self.bring_back(pmd, g, other, out.moved);
-            self.stats().thp_collapse_alloc_failed.inc();
-            return false;
-        }
-        g.present = PageMask::EMPTY;
-        for run in here.runs() {
-            let (from, to) = (self.frames.addr(other), self.frames.addr(frame));
-            let at = run.start * PAGE_SIZE;
-            // SAFETY: both frames are ours, and both have these pages.
-            unsafe {
-                core::ptr::copy_nonoverlapping(
-                    (from + at) as *const u8,
-                    (to + at) as *mut u8,
-                    run.len() * PAGE_SIZE,
-                );
-            }
-        }
-        self.clear_pages(frame, untouched, 0);
-        self.frames.clear(other, true, self.staging());
-        self.frames.put_empty(other);
-        self.charge.uncharge(here.count());
-        let base = self.frames.addr(frame) as *const u8;
-        let src = |page| base.wrapping_add(page * PAGE_SIZE);
-        if !self.keeps_folio(g) || !self.remember(pmd, g, pages, src) {
-            self.forget_slots(pmd, g, pages);
-        }
-        self.bring_back(pmd, g, frame, PageMask::FULL);
-        g.huge = self.pagemap().is_huge(pmd.addr(), PMD_SIZE) != Ok(false);
-        self.stats().thp_collapse_alloc.inc();
-        true
-    }
-
     /// The fault that a folio was read ahead for.
     fn map_ahead(&self, pmd: Pmd, g: &mut RangeGuard<'_>) -> Plan {
         self.stats().swap_ra_hit.inc();
@@ -587,126 +477,6 @@ impl SwapCache {
             self.frames.clear(frame, false, self.staging());
             self.frames.put_empty(frame);
             self.charge.uncharge(PMD_NR);
-        }
-    }
-
-    fn begin_fill(
-        &self,
-        g: &mut RangeGuard<'_>,
-        page: usize,
-        unit: Unit,
-        buffers: &mut FillBuffers,
-    ) -> Plan {
-        let Some(entry) = g.entry else {
-            return Plan::Wait;
-        };
-        let inactive = g.io() == IoState::Inactive;
-        // What the frame holds is newer than its slots.
-        let held = if inactive { g.moving } else { PageMask::EMPTY };
-        let there = g.swapped.minus(g.present).minus(held);
-        let window = |n: usize| PageMask::of(there.run_around(page, n.clamp(1, FILL_MAX)));
-        let pages = match unit {
-            Unit::Whole | Unit::Rest => window(FILL_MAX),
-            Unit::Pages(n) => window(n),
-            Unit::Set(set) => set.and(there).or(window(1)),
-        };
-        if buffers.is_empty() {
-            return Plan::NeedBuffer;
-        }
-        let n = pages.count();
-        if !self.charge_for_fault(n) {
-            return Plan::NeedRoom(n);
-        }
-        let Some(buffer) = buffers.take() else {
-            self.charge.uncharge(n);
-            return Plan::NeedBuffer;
-        };
-        self.charge.charge(buffers.touch(buffer, n));
-        g.held = held;
-        g.frame = g.buffer;
-        g.moving = pages;
-        g.buffer = buffer;
-        g.huge = false;
-        g.set_io(IoState::Filling);
-        Plan::Fill {
-            buffer,
-            pages,
-            entry,
-        }
-    }
-
-    /// Begins to read pages that a stride will come to, in a range that nobody waits for. None if there
-    /// is nothing to read, or no room to spare.
-    pub fn begin_set_ahead(
-        &self,
-        pmd: Pmd,
-        set: PageMask,
-        buffers: &mut FillBuffers,
-    ) -> Option<Plan> {
-        let mut g = self.ranges.get(pmd)?.lock();
-        let against = g.hints.pattern == Pattern::Random;
-        let there = g.swapped.minus(g.present).and(set);
-        let first = there.next_from(0)?;
-        let room = self.charge.room() > there.count() as i64;
-        if g.io() != IoState::Idle || g.salvage || against || !room || !buffers.has_spare() {
-            return None;
-        }
-        match self.begin_fill(&mut g, first, Unit::Set(there), buffers) {
-            plan @ Plan::Fill { .. } => Some(plan),
-            _ => None,
-        }
-    }
-
-    /// The read of a small fill ended.
-    pub fn fill_done(&self, pmd: Pmd, ok: bool, buffers: &mut FillBuffers) {
-        let Some(r) = self.ranges.get(pmd) else {
-            return;
-        };
-        let mut g = r.lock();
-        let (buffer, pages) = (g.buffer, g.moving);
-        g.moving = core::mem::take(&mut g.held);
-        g.buffer = g.frame;
-        let mut wake = core::mem::take(&mut g.wanted);
-        let n = pages.count();
-        if ok {
-            let base = buffers.addr(buffer) as *const u8;
-            let src = |page| base.wrapping_add(pages.rank(page) * PAGE_SIZE);
-            // What could not be read with others is read this once.
-            let keep = !g.salvage && self.remember(pmd, &mut g, pages, src);
-            let mut got = PageMask::EMPTY;
-            for run in pages.runs() {
-                got = got.or(self.copy_run(pmd, run, src));
-            }
-            g.belongs_to(List::Main);
-            // The copy woke those who wait for these pages.
-            wake |= got != pages;
-            self.charge.uncharge(pages.minus(got).count());
-            self.became_present(pmd, &mut g, got);
-            if !keep {
-                self.forget_slots(pmd, &mut g, got);
-            }
-            self.stats().pswpin.add(n as u64);
-            self.stats().count_swpin(n);
-            self.stats().fill.inc();
-        } else {
-            wake = true;
-            self.charge.uncharge(n);
-            self.stats().swap_read_errors.inc();
-            if n > 1 {
-                g.salvage = true;
-            } else {
-                self.lose(pmd, &mut g, pages);
-            }
-        }
-        buffers.put(buffer);
-        g.set_io(if g.moving.is_empty() {
-            IoState::Idle
-        } else {
-            IoState::Inactive
-        });
-        drop(g);
-        if wake {
-            self.program().wake(pmd.addr(), PMD_SIZE);
         }
     }
 
@@ -757,7 +527,12 @@ impl SwapCache {
         got
     }
 
-    fn copy_run(&self, pmd: Pmd, run: Range<usize>, src: impl Fn(usize) -> *const u8) -> PageMask {
+    pub(super) fn copy_run(
+        &self,
+        pmd: Pmd,
+        run: Range<usize>,
+        src: impl Fn(usize) -> *const u8,
+    ) -> PageMask {
         let mut got = PageMask::EMPTY;
         let mut at = run.start;
         let mut step = run.len();
@@ -795,7 +570,7 @@ impl SwapCache {
 
     /// Zeros pages of a frame that is ready and ours.
     /// The page `target` is the hottest in the CPU's cache afterwards, where it is among them.
-    fn clear_pages(&self, frame: Frame, pages: PageMask, target: usize) {
+    pub(super) fn clear_pages(&self, frame: Frame, pages: PageMask, target: usize) {
         for run in pages.runs() {
             let p = (self.frames.addr(frame) + run.start * PAGE_SIZE) as *mut u8;
             let at = target.clamp(run.start, run.end - 1) - run.start;

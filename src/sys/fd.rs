@@ -15,6 +15,22 @@ pub fn copy_from_thread(tid: u32, fd: i32) -> Result<i32, Errno> {
     }
 }
 
+/// Opens a file for reading; it is closed at an exec.
+pub fn open(path: &core::ffi::CStr) -> Result<i32, Errno> {
+    // SAFETY: a C string.
+    let fd = unsafe {
+        syscall(
+            libc::SYS_openat,
+            [
+                libc::AT_FDCWD as usize,
+                path.as_ptr() as usize,
+                (libc::O_RDONLY | libc::O_CLOEXEC) as usize,
+            ],
+        )
+    }?;
+    Ok(fd as i32)
+}
+
 pub fn close(fd: i32) {
     // SAFETY: no pointers; who calls this owns the descriptor.
     let _ = unsafe { syscall(libc::SYS_close, [fd as usize]) };

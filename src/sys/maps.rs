@@ -1,5 +1,6 @@
 //! `/proc/self/maps`, for those who have no descriptor to open it with.
 
+use super::fd;
 use super::syscall::{syscall, Errno};
 
 /// The open file. Copies share the descriptor; it is closed with the engine's table.
@@ -19,18 +20,7 @@ impl MapsFile {
     }
 
     pub fn open() -> Result<MapsFile, Errno> {
-        // SAFETY: the path is a constant C string.
-        unsafe {
-            syscall(
-                libc::SYS_openat,
-                [
-                    libc::AT_FDCWD as usize,
-                    c"/proc/self/maps".as_ptr() as usize,
-                    (libc::O_RDONLY | libc::O_CLOEXEC) as usize,
-                ],
-            )
-        }
-        .map(|fd| MapsFile { fd: fd as i32 })
+        fd::open(c"/proc/self/maps").map(|fd| MapsFile { fd })
     }
 
     /// Reads it from the beginning, as far as there is room; returns how much that is.

@@ -1,7 +1,7 @@
 //! Asking the kernel how memory is mapped.
 
-use super::mem;
 use super::syscall::{syscall, Errno};
+use super::{fd, mem};
 use crate::mm::{PAGE_SIZE, PMD_NR};
 
 const PAGEMAP_SCAN: usize = (3 << 30 | 96 << 16 | (b'f' as u32) << 8 | 16) as usize;
@@ -53,23 +53,11 @@ impl Pagemap {
     }
 
     pub fn close(self) {
-        // SAFETY: our descriptor, not used again.
-        let _ = unsafe { syscall(libc::SYS_close, [self.fd as usize]) };
+        fd::close(self.fd);
     }
 
     pub fn open() -> Result<Pagemap, Errno> {
-        // SAFETY: the path is a constant C string.
-        unsafe {
-            syscall(
-                libc::SYS_openat,
-                [
-                    libc::AT_FDCWD as usize,
-                    c"/proc/self/pagemap".as_ptr() as usize,
-                    (libc::O_RDONLY | libc::O_CLOEXEC) as usize,
-                ],
-            )
-        }
-        .map(|fd| Pagemap { fd: fd as i32 })
+        fd::open(c"/proc/self/pagemap").map(|fd| Pagemap { fd })
     }
 
     /// Which of the first `n` pages, 512 at most, have contents.

@@ -1,24 +1,15 @@
 //! The threads of this process, as the kernel lists them. No memory is allocated here.
 
 use super::syscall::{syscall, Errno};
-use super::thread;
+use super::{fd, thread};
 
 /// Reads the beginning of a file, or of a directory's entries.
 fn read_start<'b>(path: &core::ffi::CStr, nr: i64, room: &'b mut [u8]) -> Result<&'b [u8], Errno> {
-    // SAFETY: a C string; the buffer is valid for its length; the descriptor is ours and closed.
-    let n = unsafe {
-        let fd = syscall(
-            libc::SYS_openat,
-            [
-                libc::AT_FDCWD as usize,
-                path.as_ptr() as usize,
-                (libc::O_RDONLY | libc::O_CLOEXEC) as usize,
-            ],
-        )?;
-        let n = syscall(nr, [fd, room.as_mut_ptr() as usize, room.len()]);
-        let _ = syscall(libc::SYS_close, [fd]);
-        n?
-    };
+    let fd = fd::open(path)?;
+    // SAFETY: the buffer is valid for its length.
+    let n = unsafe { syscall(nr, [fd as usize, room.as_mut_ptr() as usize, room.len()]) };
+    fd::close(fd);
+    let n = n?;
     Ok(&room[..n])
 }
 

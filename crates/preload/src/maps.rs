@@ -1,7 +1,7 @@
 //! Reading `/proc/self/maps` without the C library's streams.
 
 use hugeswap::engine::Engine;
-use hugeswap::sys::{syscall, Errno};
+use hugeswap::sys::{fd, syscall, Errno};
 
 /// One line of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,28 +32,25 @@ fn parse(line: &str) -> Option<Mapping> {
 }
 
 fn read_file(path: &core::ffi::CStr) -> Result<Vec<u8>, Errno> {
-    // SAFETY: the path is a C string; the buffer is valid for its length.
-    unsafe {
-        let fd = syscall(
-            libc::SYS_openat,
-            [
-                libc::AT_FDCWD as usize,
-                path.as_ptr() as usize,
-                (libc::O_RDONLY | libc::O_CLOEXEC) as usize,
-            ],
-        )?;
-        let mut text = Vec::new();
-        let mut buf = [0u8; 4096];
-        let result = loop {
-            match syscall(libc::SYS_read, [fd, buf.as_mut_ptr() as usize, buf.len()]) {
-                Ok(0) => break Ok(text),
-                Ok(n) => text.extend_from_slice(&buf[..n]),
-                Err(e) => break Err(e),
-            }
+    let fd = fd::open(path)?;
+    let mut text = Vec::with_capacity(16384);
+    let mut buf = [0u8; 4096];
+    let result = loop {
+        // SAFETY: the buffer is valid for its length.
+        let n = unsafe {
+            syscall(
+                libc::SYS_read,
+                [fd as usize, buf.as_mut_ptr() as usize, buf.len()],
+            )
         };
-        let _ = syscall(libc::SYS_close, [fd]);
-        result
-    }
+        match n {
+            Ok(0) => break Ok(text),
+            Ok(n) => text.extend_from_slice(&buf[..n]),
+            Err(e) => break Err(e),
+        }
+    };
+    fd::close(fd);
+    result
 }
 
 /// Every mapping of this process, read with a descriptor of this thread's table.

@@ -138,6 +138,10 @@ impl Reclaim<'_> {
     /// False if there is no room to go on now.
     fn leave(&mut self, pmd: Pmd, frame: &mut Option<Frame>) -> bool {
         loop {
+            // Before the range is marked as being read.
+            let Some(slot) = self.transfers.iter().position(Option::is_none) else {
+                return false;
+            };
             let devices = self.swapoff.leaving;
             match self.cache.begin_leave(pmd, devices, frame) {
                 Leave::Nothing => return true,
@@ -159,9 +163,7 @@ impl Reclaim<'_> {
                 }
                 Leave::Read(r) => {
                     self.swapoff.again = true;
-                    if let Some(slot) = self.transfers.iter().position(Option::is_none) {
-                        self.transfer(slot, Op::Read, r);
-                    }
+                    self.transfer(slot, Op::Read, r);
                     return true;
                 }
             }

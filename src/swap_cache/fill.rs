@@ -1,0 +1,188 @@
+//! Small fills: pages that come in by way of a buffer, and are copied to the program.
+
+use super::swapin::{Plan, Unit};
+use super::SwapCache;
+use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_SIZE};
+use crate::sys::{mem, Errno};
+use crate::vma::{IoState, List, Pattern, RangeGuard};
+
+/// The largest small fill, and so the size of a fill buffer.
+pub const FILL_MAX: usize = 64;
+/// Buffers that small fills are read into; memory of the engine's own.
+pub struct FillBuffers {
+    base: *mut u8,
+    free: [u8; Self::COUNT],
+    len: usize,
+    /// Pages of each that were ever used, and so are charged.
+    touched: [u8; Self::COUNT],
+}
+
+// SAFETY: the memory is used by the thread that owns the buffers only.
+unsafe impl Send for FillBuffers {}
+
+impl FillBuffers {
+    pub const COUNT: usize = 32;
+    pub const BYTES: usize = Self::COUNT * FILL_MAX * PAGE_SIZE;
+
+    pub fn new() -> Result<FillBuffers, Errno> {
+        Ok(FillBuffers {
+            base: mem::map_threads_own(Self::BYTES)?,
+            free: core::array::from_fn(|i| i as u8),
+            len: Self::COUNT,
+            touched: [0; Self::COUNT],
+        })
+    }
+    pub fn addr(&self, i: u32) -> *mut u8 {
+        // SAFETY: i < COUNT, so the address is inside the mapping.
+        unsafe {
+            self.base
+                .add(i as usize % Self::COUNT * FILL_MAX * PAGE_SIZE)
+        }
+    }
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    /// Whether some may be used for what nobody waits for.
+    fn has_spare(&self) -> bool {
+        self.len > Self::COUNT / 4
+    }
+    fn take(&mut self) -> Option<u32> {
+        self.len = self.len.checked_sub(1)?;
+        Some(self.free[self.len] as u32)
+    }
+    /// Notes that `n` pages of the buffer are used; returns how many of them for the first time.
+    fn touch(&mut self, i: u32, n: usize) -> usize {
+        let t = &mut self.touched[i as usize % Self::COUNT];
+        let new = n.saturating_sub(usize::from(*t));
+        *t += new as u8;
+        new
+    }
+    fn put(&mut self, i: u32) {
+        if self.len < Self::COUNT {
+            self.free[self.len] = i as u8;
+            self.len += 1;
+        }
+    }
+}
+
+impl SwapCache {
+    pub(super) fn begin_fill(
+        &self,
+        g: &mut RangeGuard<'_>,
+        page: usize,
+        unit: Unit,
+        buffers: &mut FillBuffers,
+    ) -> Plan {
+        let Some(entry) = g.entry else {
+            return Plan::Wait;
+        };
+        let inactive = g.io() == IoState::Inactive;
+        // What the frame holds is newer than its slots.
+        let held = if inactive { g.moving } else { PageMask::EMPTY };
+        let there = g.swapped.minus(g.present).minus(held);
+        let window = |n: usize| PageMask::of(there.run_around(page, n.clamp(1, FILL_MAX)));
+        let pages = match unit {
+            Unit::Whole | Unit::Rest => window(FILL_MAX),
+            Unit::Pages(n) => window(n),
+            Unit::Set(set) => set.and(there).or(window(1)),
+        };
+        if buffers.is_empty() {
+            return Plan::NeedBuffer;
+        }
+        let n = pages.count();
+        if !self.charge_for_fault(n) {
+            return Plan::NeedRoom(n);
+        }
+        let Some(buffer) = buffers.take() else {
+            self.charge.uncharge(n);
+            return Plan::NeedBuffer;
+        };
+        self.charge.charge(buffers.touch(buffer, n));
+        g.held = held;
+        g.frame = g.buffer;
+        g.moving = pages;
+        g.buffer = buffer;
+        g.huge = false;
+        g.set_io(IoState::Filling);
+        Plan::Fill {
+            buffer,
+            pages,
+            entry,
+        }
+    }
+
+    /// Begins to read pages that a stride will come to, in a range that nobody waits for. None if there
+    /// is nothing to read, or no room to spare.
+    pub fn begin_set_ahead(
+        &self,
+        pmd: Pmd,
+        set: PageMask,
+        buffers: &mut FillBuffers,
+    ) -> Option<Plan> {
+        let mut g = self.ranges.get(pmd)?.lock();
+        let against = g.hints.pattern == Pattern::Random;
+        let there = g.swapped.minus(g.present).and(set);
+        let first = there.next_from(0)?;
+        let room = self.charge.room() > there.count() as i64;
+        if g.io() != IoState::Idle || g.salvage || against || !room || !buffers.has_spare() {
+            return None;
+        }
+        match self.begin_fill(&mut g, first, Unit::Set(there), buffers) {
+            plan @ Plan::Fill { .. } => Some(plan),
+            _ => None,
+        }
+    }
+
+    /// The read of a small fill ended.
+    pub fn fill_done(&self, pmd: Pmd, ok: bool, buffers: &mut FillBuffers) {
+        let Some(r) = self.ranges.get(pmd) else {
+            return;
+        };
+        let mut g = r.lock();
+        let (buffer, pages) = (g.buffer, g.moving);
+        g.moving = core::mem::take(&mut g.held);
+        g.buffer = g.frame;
+        let mut wake = core::mem::take(&mut g.wanted);
+        let n = pages.count();
+        if ok {
+            let base = buffers.addr(buffer) as *const u8;
+            let src = |page| base.wrapping_add(pages.rank(page) * PAGE_SIZE);
+            // What could not be read with others is read this once.
+            let keep = !g.salvage && self.remember(pmd, &mut g, pages, src);
+            let mut got = PageMask::EMPTY;
+            for run in pages.runs() {
+                got = got.or(self.copy_run(pmd, run, src));
+            }
+            g.belongs_to(List::Main);
+            // The copy woke those who wait for these pages.
+            wake |= got != pages;
+            self.charge.uncharge(pages.minus(got).count());
+            self.became_present(pmd, &mut g, got);
+            if !keep {
+                self.forget_slots(pmd, &mut g, got);
+            }
+            self.stats().pswpin.add(n as u64);
+            self.stats().count_swpin(n);
+            self.stats().fill.inc();
+        } else {
+            wake = true;
+            self.charge.uncharge(n);
+            self.stats().swap_read_errors.inc();
+            if n > 1 {
+                g.salvage = true;
+            } else {
+                self.lose(pmd, &mut g, pages);
+            }
+        }
+        buffers.put(buffer);
+        g.set_io(if g.moving.is_empty() {
+            IoState::Idle
+        } else {
+            IoState::Inactive
+        });
+        drop(g);
+        if wake {
+            self.program().wake(pmd.addr(), PMD_SIZE);
+        }
+    }
+}
