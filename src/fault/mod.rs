@@ -308,7 +308,7 @@ impl<'e> Handler<'e> {
                     let fits = fits.get_or_insert_with(|| {
                         jumps
                             && mode == SwapIn::Auto
-                            && self.working_set.jumped(fills, limit, start_ns)
+                            && self.working_set.jumped(f.tid, fills, limit, start_ns)
                     });
                     let seen = unit::Seen {
                         fits: *fits,

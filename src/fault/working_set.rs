@@ -11,6 +11,13 @@ use crate::vma::Fills;
 const MANY: u8 = 8;
 /// The least faults of an epoch, and the most.
 const EPOCH: (i64, i64) = (64, 1 << 20);
+/// Epochs that must fit, one after another.
+const STEADY: usize = 2;
+/// Threads that are told apart.
+const THREADS: usize = 8;
+/// Epochs after which a thread that had faults is taken to have none any more. Of several threads
+/// one may have the processors to itself for a while, and alone it meets fewer ranges.
+const ABSENT: u32 = 32;
 /// The fewest epochs to let pass after a wrong guess, and the most.
 const PENALTY: (u32, u32) = (16, 4096);
 
@@ -20,7 +27,14 @@ pub struct WorkingSet {
     left: u32,
     /// Ranges that had faults in this epoch.
     ranges: u32,
-    /// Those of the last epoch fit.
+    /// The threads that had them, and how many had some in one of the last epochs.
+    threads: [u32; THREADS],
+    usual: usize,
+    /// Epochs since it was so many.
+    fewer: u32,
+    /// Ranges met in the last epochs, the latest first.
+    met: [u32; STEADY],
+    /// The most of these fit.
     fits: bool,
     /// Ranges that may be brought in before it must have shown.
     credit: u32,
@@ -38,6 +52,10 @@ impl Default for WorkingSet {
             epoch: 0,
             left: 0,
             ranges: 0,
+            threads: [0; THREADS],
+            usual: 0,
+            fewer: 0,
+            met: [u32::MAX; STEADY],
             fits: false,
             credit: 0,
             since_ns: 0,
@@ -49,13 +67,16 @@ impl Default for WorkingSet {
 }
 
 impl WorkingSet {
-    /// Notes a fault of a jump on a range that has had these before, with so many pages allowed.
-    /// True if all of the range is wanted.
-    pub fn jumped(&mut self, fills: &mut Fills, limit: i64, now_ns: u64) -> bool {
+    /// Notes a fault of a jump of thread `tid`, on a range that has had these before, with so many
+    /// pages allowed. True if all of the range is wanted.
+    pub fn jumped(&mut self, tid: u32, fills: &mut Fills, limit: i64, now_ns: u64) -> bool {
         if self.left == 0 {
             self.next_epoch(limit / PMD_NR as i64, now_ns);
         }
         self.left -= 1;
+        if let Some(place) = self.threads.iter_mut().find(|t| **t == tid || **t == 0) {
+            *place = tid;
+        }
         if fills.epoch != self.epoch {
             fills.epoch = self.epoch;
             self.ranges += 1;
@@ -71,7 +92,7 @@ impl WorkingSet {
             return false;
         }
         if self.credit == 0 {
-            self.grant(self.ranges, now_ns);
+            self.grant(now_ns);
         }
         self.credit -= 1;
         true
@@ -87,16 +108,42 @@ impl WorkingSet {
         self.waited_ns * 2 > now_ns.saturating_sub(self.since_ns)
     }
 
-    fn grant(&mut self, ranges: u32, now_ns: u64) {
+    /// The ranges that the program jumps about in, as far as is known.
+    fn known(&self) -> u32 {
+        self.met.into_iter().max().unwrap_or(u32::MAX)
+    }
+
+    fn grant(&mut self, now_ns: u64) {
+        let ranges = self.known();
         self.credit = ranges + ranges / 4 + u32::from(MANY);
         self.since_ns = now_ns;
         self.waited_ns = 0;
     }
 
+    /// In this epoch all threads had faults that have had them lately.
+    fn all_took_part(&mut self) -> bool {
+        let threads = self.threads.iter().filter(|t| **t != 0).count();
+        self.threads = [0; THREADS];
+        self.fewer += 1;
+        if threads >= self.usual || self.fewer > ABSENT {
+            self.usual = threads;
+            self.fewer = 0;
+        }
+        threads >= self.usual
+    }
+
     /// Twice as many faults as ranges fit: jumps over twice the memory meet more ranges than that
     /// meanwhile.
     fn next_epoch(&mut self, room: i64, now_ns: u64) {
-        let fits = i64::from(self.ranges) * 4 <= room * 3 && self.epoch > 0;
+        if self.epoch > 0 {
+            self.met.rotate_right(1);
+            self.met[0] = if self.all_took_part() {
+                self.ranges
+            } else {
+                u32::MAX
+            };
+        }
+        let fits = i64::from(self.known()) * 4 <= room * 3;
         let paused = self.pause > 0;
         self.pause = self.pause.saturating_sub(1);
         if self.fits && !fits && !paused && !self.waits_still(now_ns) {
@@ -105,7 +152,7 @@ impl WorkingSet {
             self.credit = 0;
         }
         if fits && (paused && self.pause == 0 || !paused && self.credit == 0 && !self.fits) {
-            self.grant(self.ranges, now_ns);
+            self.grant(now_ns);
         }
         self.fits = fits;
         self.epoch = self.epoch.checked_add(1).unwrap_or(1);
@@ -139,7 +186,7 @@ mod tests {
             if (x >> 20) as usize % PMD_NR < resident[at] {
                 continue;
             }
-            let whole = set.jumped(&mut fills[at], (room * PMD_NR) as i64, now);
+            let whole = set.jumped(1, &mut fills[at], (room * PMD_NR) as i64, now);
             all[i * 2 / n] += usize::from(whole);
             let took = if whole { 20 * READ_NS } else { READ_NS };
             now += took;
@@ -166,7 +213,7 @@ mod tests {
         let mut whole = 0;
         for i in 0..2000 {
             now += READ_NS;
-            whole += usize::from(set.jumped(&mut fills[i % 32], 64 * PMD_NR as i64, now));
+            whole += usize::from(set.jumped(1, &mut fills[i % 32], 64 * PMD_NR as i64, now));
             if whole == 32 {
                 break;
             }
@@ -185,16 +232,44 @@ mod tests {
         }
     }
 
+    /// Two threads jump about in 32 ranges each, and for a while only one of them gets to run.
+    #[test]
+    fn one_thread_of_two_alone_proves_nothing() {
+        let mut set = WorkingSet::default();
+        let mut fills = [Fills::default(); 64];
+        let mut x = 1u64;
+        for i in 0..40 * 128 {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1);
+            let alone = i / 128 % 32 > 2;
+            let at = (x >> 33) as usize % if alone { 32 } else { 64 };
+            let tid = 1 + at as u32 / 32;
+            let whole = set.jumped(tid, &mut fills[at], 64 * PMD_NR as i64, i * READ_NS);
+            assert!(!whole, "{i}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_ended_is_not_waited_for() {
+        let mut set = WorkingSet::default();
+        let mut fills = [Fills::default(); 32];
+        let mut whole = |tid: u32, i: u64| {
+            let at = i as usize % 32;
+            set.jumped(tid, &mut fills[at], 64 * PMD_NR as i64, i * READ_NS)
+        };
+        assert!(!(0..128).any(|i| whole(i as u32 % 2 + 1, i)));
+        assert!((128..50 * 128).any(|i| whole(1, i)));
+    }
+
     /// One range in which a single page was wanted is left alone.
     #[test]
     fn what_was_wanted_once_stays() {
         let limit = 64 * PMD_NR as i64;
         let mut set = WorkingSet::default();
         let mut hot = Fills::default();
-        for _ in 0..200 {
-            set.jumped(&mut hot, limit, 0);
+        for _ in 0..800 {
+            set.jumped(1, &mut hot, limit, 0);
         }
-        assert!(!set.jumped(&mut Fills::default(), limit, 0));
-        assert!(set.jumped(&mut hot, limit, 0));
+        assert!(!set.jumped(1, &mut Fills::default(), limit, 0));
+        assert!(set.jumped(1, &mut hot, limit, 0));
     }
 }
