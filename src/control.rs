@@ -208,6 +208,9 @@ pub struct Proc {
     pub engine_tids: [AtomicU32; 2],
     /// For each device the epoch of the last swapoff of which this process has nothing left there.
     pub left: [AtomicU32; MAX_DEVICES],
+    /// Where the process has its `dump::Signpost`, and the key in it; 0 for none yet.
+    pub signpost: AtomicU64,
+    pub dump_key: AtomicU64,
     /// Processes whose segments this one may still read: forked from them.
     pub lenders: [AtomicU64; MAX_PROCS / 64],
     pub stats: Stats,
@@ -336,6 +339,8 @@ impl Control {
             p.charged_pages.store(0, Relaxed);
             p.fork_cap.store(0, Relaxed);
             p.pressed.store(0, Relaxed);
+            p.signpost.store(0, Relaxed);
+            p.dump_key.store(0, Relaxed);
             for t in &p.engine_tids {
                 t.store(0, Relaxed);
             }

@@ -20,6 +20,8 @@ pub mod swapfile;
 
 pub mod vma;
 
+pub mod dump;
+
 pub mod swap_cache;
 
 pub mod fault;

@@ -185,6 +185,7 @@ impl Engine {
         for &(start, end) in wiped {
             self.discard(start, end - start);
         }
+        self.put_signpost_up();
         p.state.store(LIVE, Release);
         self.restart(regions, token.handed);
         token.handed.close();

@@ -17,6 +17,7 @@ pub use fork::ForkToken;
 pub use start::{start, Regions, StartError, EXIT_START};
 
 use crate::device::Device;
+use crate::dump::Signpost;
 use crate::mm::{split_by_pmd, PageMask, PMD_NR};
 use crate::pressure::Line;
 use crate::swap_cache::SwapCache;
@@ -40,6 +41,8 @@ pub struct Engine {
     /// The reclaim thread has what it needs.
     reclaim_ready: AtomicU32,
     managed_bytes: AtomicU64,
+    /// For whoever reads a core file of this process.
+    signpost: Signpost,
 }
 
 static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(core::ptr::null_mut());
@@ -198,6 +201,15 @@ impl Engine {
             self.cache.adopt(pmd, &mut g, pages);
         }
         Ok(())
+    }
+
+    /// From now on a core file of this process can be told from others and completed.
+    fn put_signpost_up(&self) {
+        let p = self.cache.charge.proc();
+        let key = self.signpost.renew(crate::sys::thread::random());
+        p.dump_key.store(key, Release);
+        p.signpost
+            .store(&self.signpost as *const Signpost as u64, Release);
     }
 
     /// Bytes of the program's memory under management.

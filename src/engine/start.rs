@@ -6,6 +6,7 @@ use crate::charge::Charge;
 use crate::control::{self, Control};
 use crate::device::file::FileDevice;
 use crate::device::Device;
+use crate::dump::Signpost;
 use crate::fault::Handler;
 use crate::pressure::{Kick, Line};
 use crate::reclaim::Reclaim;
@@ -254,6 +255,7 @@ fn build(control: &'static Control, index: usize) -> Result<&'static Engine, Sta
         .register(program)
         .map_err(StartError::Userfaultfd)?;
     let maps = MapsFile::open().map_err(StartError::Resources)?;
+    let signpost = Signpost::new(cache.ranges.roots(), cache.frames.base());
     let engine = Box::leak(Box::new(Engine {
         cache,
         devices: AtomicPtr::new(Box::leak(Box::new(devices))),
@@ -264,7 +266,9 @@ fn build(control: &'static Control, index: usize) -> Result<&'static Engine, Sta
         reclaim_parked: AtomicU32::new(0),
         reclaim_ready: AtomicU32::new(0),
         managed_bytes: AtomicU64::new(0),
+        signpost,
     }));
+    engine.put_signpost_up();
     Ok(engine)
 }
 

@@ -17,6 +17,11 @@ impl PageMask {
     pub const EMPTY: PageMask = PageMask([0; 8]);
     pub const FULL: PageMask = PageMask([u64::MAX; 8]);
 
+    /// Page `i` is bit `i % 64` of word `i / 64`.
+    pub const fn from_words(words: [u64; 8]) -> PageMask {
+        PageMask(words)
+    }
+
     pub fn of(r: Range<usize>) -> PageMask {
         let mut m = PageMask::EMPTY;
         let end = r.end.min(PMD_NR);

@@ -21,6 +21,14 @@ impl SwapPlace {
         SwapPlace(NonZeroU64::new(first.to_raw()).unwrap_or(NonZeroU64::MAX))
     }
 
+    /// The `Option<SwapPlace>` that has this word; `None` also for one that no place has.
+    pub fn from_word(word: u64) -> Option<SwapPlace> {
+        match word {
+            u64::MAX => Some(SwapPlace::SCATTERED),
+            _ => SwapEntry::from_raw(word).map(SwapPlace::cluster),
+        }
+    }
+
     /// The first slot of the cluster; `None` where there is a table instead.
     pub fn first(self) -> Option<SwapEntry> {
         SwapEntry::from_raw(self.0.get())
@@ -43,6 +51,11 @@ impl SlotWord {
         fits.then_some(SlotWord(device << Self::SLOT_BITS | slot))
     }
 
+    /// Any word is one, but it may name no slot.
+    pub const fn from_word(word: u32) -> SlotWord {
+        SlotWord(word)
+    }
+
     pub fn entry(self) -> Option<SwapEntry> {
         let device = super::DeviceId::new((self.0 >> Self::SLOT_BITS) as u8)?;
         SwapEntry::new(device, (self.0 & ((1 << Self::SLOT_BITS) - 1)).into())
@@ -58,11 +71,16 @@ mod tests {
     fn round_trip() {
         for (device, slot) in [(0, 0), (7, (1 << 29) - 1), (3, 12345)] {
             let entry = SwapEntry::new(DeviceId::new(device).unwrap(), slot).unwrap();
-            assert_eq!(SwapPlace::cluster(entry).first(), Some(entry));
+            let place = SwapPlace::cluster(entry);
+            assert_eq!(place.first(), Some(entry));
+            assert_eq!(SwapPlace::from_word(entry.to_raw()), Some(place));
             assert_eq!(SlotWord::new(entry).unwrap().entry(), Some(entry));
         }
         assert_eq!(SwapPlace::SCATTERED.first(), None);
         assert_eq!(size_of::<Option<SwapPlace>>(), 8);
+        assert_eq!(SwapPlace::from_word(0), None);
+        assert_eq!(SwapPlace::from_word(1 << 63), None);
+        assert_eq!(SwapPlace::from_word(u64::MAX), Some(SwapPlace::SCATTERED));
         let at = |device, slot| SwapEntry::new(DeviceId::new(device).unwrap(), slot).unwrap();
         assert_eq!(SlotWord::new(at(8, 0)), None);
         assert_eq!(SlotWord::new(at(0, 1 << 29)), None);

@@ -26,11 +26,13 @@ impl SwapCache {
         let Some(other) = self.frames.take_empty() else {
             return false;
         };
+        (g.held, g.frame) = (here, other.0);
         let out = self.move_until(Dir::Out, pmd, other, here, true);
         if out.moved != here {
             // Pages are shared, pinned, or were dropped.
             self.account_moved(pmd, g, &out);
             self.bring_back(pmd, g, other, out.moved);
+            g.held = PageMask::EMPTY;
             self.stats().thp_collapse_alloc_failed.inc();
             return false;
         }
@@ -48,6 +50,7 @@ impl SwapCache {
             }
         }
         self.clear_pages(frame, untouched, 0);
+        g.frame = frame.0;
         self.frames.clear(other, true, self.staging());
         self.frames.put_empty(other);
         self.charge.uncharge(here.count());
@@ -57,6 +60,7 @@ impl SwapCache {
             self.forget_slots(pmd, g, pages);
         }
         self.bring_back(pmd, g, frame, PageMask::FULL);
+        g.held = PageMask::EMPTY;
         g.huge = self.pagemap().is_huge(pmd.addr(), PMD_SIZE) != Ok(false);
         self.stats().thp_collapse_alloc.inc();
         true

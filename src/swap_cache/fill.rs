@@ -140,8 +140,6 @@ impl SwapCache {
         };
         let mut g = r.lock();
         let (buffer, pages) = (g.buffer, g.moving);
-        g.moving = core::mem::take(&mut g.held);
-        g.buffer = g.frame;
         let mut wake = core::mem::take(&mut g.wanted);
         let n = pages.count();
         if ok {
@@ -175,11 +173,14 @@ impl SwapCache {
             }
         }
         buffers.put(buffer);
-        g.set_io(if g.moving.is_empty() {
+        g.moving = g.held;
+        g.buffer = g.frame;
+        g.set_io(if g.held.is_empty() {
             IoState::Idle
         } else {
             IoState::Inactive
         });
+        g.held = PageMask::EMPTY;
         drop(g);
         if wake {
             self.program().wake(pmd.addr(), PMD_SIZE);

@@ -104,10 +104,15 @@ impl Frames {
             mem::madvise(addr, len, pages)?;
             // Not DONTFORK: the addresses must stay taken in a child, or its first new mapping may
             // land where staging is about to be set up again.
+            // And part of a core dump: the program's pages are here while they leave.
             mem::madvise(addr, len, libc::MADV_WIPEONFORK)?;
-            let _ = mem::madvise(addr, len, libc::MADV_DONTDUMP);
         }
         uffd.register_destination(addr, len)
+    }
+
+    /// Where the first is.
+    pub fn base(&self) -> usize {
+        self.base
     }
 
     pub fn addr(&self, f: Frame) -> usize {

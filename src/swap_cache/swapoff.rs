@@ -98,6 +98,7 @@ impl SwapCache {
         } else if !failed.is_empty() {
             g.salvage = true;
         }
+        (g.held, g.frame) = (pages, frame.0);
         self.forget_slots(pmd, &mut g, pages);
         // The frame was ready as a whole.
         if pages.is_empty() {
@@ -114,6 +115,7 @@ impl SwapCache {
             g.set_io(IoState::Idle);
         } else {
             g.set_io(IoState::Inactive);
+            g.held = PageMask::EMPTY;
             if wanted {
                 self.settle(pmd, &mut g);
             }

@@ -92,6 +92,8 @@ impl SwapCache {
             return (Victim::NoFrame, g);
         };
         let whole = g.is_whole();
+        g.held = pages;
+        g.frame = frame.0;
         let mut out = if self.abilities.mv {
             self.move_until(Dir::Out, pmd, frame, pages, true)
         } else {
@@ -123,6 +125,7 @@ impl SwapCache {
         }
         g.moving = PageMask::EMPTY;
         if out.moved.is_empty() {
+            g.held = PageMask::EMPTY;
             self.frames.put_empty(frame);
             return (Victim::Skip, g);
         }
@@ -132,6 +135,7 @@ impl SwapCache {
         g.moving = out.moved;
         g.buffer = frame.0;
         g.set_io(IoState::Inactive);
+        g.held = PageMask::EMPTY;
         if g.wanted {
             // Touched while it was being unshared.
             self.settle(pmd, &mut g);
@@ -440,7 +444,9 @@ impl SwapCache {
             if !kept.is_empty() {
                 g.huge = false;
             }
+            (g.held, g.frame) = (failed, frame.0);
             self.bring_back_part(pmd, &mut g, frame, failed, kept);
+            g.held = PageMask::EMPTY;
             self.stats().pgsteal.add(kept.count() as u64);
         } else if g.wanted {
             self.stats().swap_cache_hit.inc();

@@ -28,12 +28,21 @@
 //! | Inactive | in the frame only, unless `swapped` too; no transfer | reclaim: `swap_cache::start_write`; a fault or hook: `swap_cache::settle` |
 //! | Writing | in the frame only, neither present nor swapped | reclaim: `swap_cache::writeback_done` |
 //!
+//! `held` names pages that may be in the frame `frame` and nowhere else. While Filling it says for good
+//! which are. Where pages leave and come under the lock, it says what is on its way, and is empty
+//! again when the lock is released: nobody needs it but the reader of a core file, for a process may be
+//! killed in between (`dump`).
+//!
 //! Everything changes under the range's lock. The lock is never held across I/O: it is released
 //! after `io` was set, and whoever needs the range idle waits for `io` to change.
 #![allow(unsafe_code)]
 
 mod lru;
+mod snapshot;
 mod table;
 
 pub use lru::{List, Lru, Shadow};
-pub use table::{Fills, Hints, Huge, IoState, Pattern, Range, RangeGuard, Ranges, SlotTable, Sums};
+pub use snapshot::{Snapshot, Where};
+pub use table::{
+    Fills, Hints, Huge, IoState, Pattern, Range, RangeGuard, Ranges, SlotTable, Sums, LEAF, ROOT,
+};

@@ -28,7 +28,7 @@ impl IoState {
 }
 
 impl IoState {
-    fn from_word(w: u32) -> IoState {
+    pub(super) fn from_word(w: u32) -> IoState {
         match w {
             0 => IoState::Idle,
             1 => IoState::Reading,
@@ -84,7 +84,7 @@ pub struct State {
     pub lost: PageMask,
     /// Pages of the transfer in flight, or in the frame.
     pub moving: PageMask,
-    /// While Filling a range that was Inactive: the pages in its frame, and the frame.
+    /// Pages that may be in the frame `frame`: see the module.
     pub held: PageMask,
     pub frame: u32,
     /// The place in swap of the pages in `swapped`; while io is Writing, of those being written too.
@@ -116,10 +116,10 @@ pub struct State {
 #[repr(C, align(64))]
 pub struct Range {
     lock: RawLock,
-    io: AtomicU32,
+    pub(super) io: AtomicU32,
     pub(super) lru_next: AtomicU32,
     pub(super) lru_prev: AtomicU32,
-    state: UnsafeCell<State>,
+    pub(super) state: UnsafeCell<State>,
 }
 
 // SAFETY: `state` is only reached through a guard, which holds the lock.
@@ -202,9 +202,10 @@ impl Drop for RangeGuard<'_> {
 }
 
 const LEAF_BITS: u32 = 13;
-const LEAF: usize = 1 << LEAF_BITS;
-/// 47 bits of addresses, 21 of them inside a range.
-const ROOT: usize = 1 << (47 - 21 - LEAF_BITS);
+/// Ranges of a leaf.
+pub const LEAF: usize = 1 << LEAF_BITS;
+/// Leaves. 47 bits of addresses, 21 of them inside a range.
+pub const ROOT: usize = 1 << (47 - 21 - LEAF_BITS);
 
 /// All ranges that were ever managed. Leaves (16 GiB of addresses each) are mapped when first
 /// needed and never freed; all-zero bytes are a valid empty descriptor.
@@ -234,6 +235,11 @@ impl Ranges {
             root: root as *mut AtomicPtr<Range>,
             sums: sums as *mut AtomicPtr<Sums>,
         })
+    }
+
+    /// Where the pointers to the leaves are, and those to the leaves' checksums and slots: `ROOT` of each.
+    pub fn roots(&self) -> [usize; 2] {
+        [self.root as usize, self.sums as usize]
     }
 
     fn root(&self, pmd: Pmd) -> Option<&AtomicPtr<Range>> {

@@ -304,6 +304,32 @@ impl Drop for Words {
     }
 }
 
+/// Where the next data of a file is, at `from` or after it; none if only holes follow. A file system
+/// that has no holes says that all is data.
+pub fn next_data(file: &File, from: u64) -> io::Result<Option<u64>> {
+    match seek(file, from, libc::SEEK_DATA) {
+        Ok(at) => Ok(Some(at)),
+        Err(e) if e.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Where the next hole of a file is, at `from` or after it; its end is one.
+pub fn next_hole(file: &File, from: u64) -> io::Result<u64> {
+    match seek(file, from, libc::SEEK_HOLE) {
+        // Past the end.
+        Err(e) if e.raw_os_error() == Some(libc::ENXIO) => Ok(from),
+        r => r,
+    }
+}
+
+fn seek(file: &File, from: u64, whence: i32) -> io::Result<u64> {
+    let from = i64::try_from(from).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    // SAFETY: no memory is passed.
+    let at = unsafe { libc::lseek(file.as_raw_fd(), from, whence) };
+    u64::try_from(at).map_err(|_| io::Error::last_os_error())
+}
+
 /// Gives the file's blocks in the range back; it reads as zeros then.
 pub fn punch_hole(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;

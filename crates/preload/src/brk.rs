@@ -87,7 +87,7 @@ pub fn brk(e: &Engine, addr: usize) -> Result<usize, Errno> {
             // SAFETY: the program gave it up; what it had protected there is forgotten with it.
             unsafe {
                 hooks::drop_memory(from, to - from)?;
-                mem::mprotect(from, to - from, libc::PROT_READ | libc::PROT_WRITE)?;
+                hooks::protect(from, to - from, hooks::RW)?;
             }
             e.set_writable(from, to - from, true)?;
         }

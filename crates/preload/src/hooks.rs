@@ -239,7 +239,7 @@ fn mmap_fixed(
         // SAFETY: the program replaces what is there.
         unsafe {
             drop_memory(addr, len)?;
-            mem::mprotect(addr, len, prot)?;
+            protect(addr, len, prot)?;
         }
         state().lock().window.claim(addr, end);
         if is_writable(prot) {
@@ -258,6 +258,7 @@ fn mmap_fixed(
         s.window.claim(got, got + len);
         s.regions.remove(got, got + len);
         s.foreign.remove(got, got + len);
+        s.apart.remove(got, got + len);
         if !ordinary {
             s.foreign.insert(got, got + len);
         }
@@ -350,6 +351,7 @@ fn forget_and(
         };
         if on {
             set.remove(start, end);
+            s.apart.remove(start, end);
             s.window.strip(start, end);
         } else {
             set.insert(start, end);
@@ -358,6 +360,39 @@ fn forget_and(
     };
     strike(true);
     unmap().inspect_err(|_| strike(false))
+}
+
+/// mprotect of managed memory. What the program makes inaccessible must not become one mapping with
+/// the window, which is inaccessible too: a core dump would go through all 4 TiB, because pages of
+/// theirs have been used. A mapping with other advice stays apart; this one does nothing to
+/// anonymous memory, and the program's own advice of this kind is kept from the kernel.
+///
+/// # Safety
+/// As mprotect.
+pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<()> {
+    let end = addr + len;
+    let advise = |from: usize, to: usize, advice: i32| {
+        // SAFETY: contents do not change. Where it is refused, or there are other mappings between,
+        // it is as before.
+        let _ = unsafe { mem::madvise(from, to - from, advice) };
+    };
+    if prot == libc::PROT_NONE {
+        let ours = state().lock().regions.overlaps(addr, end);
+        for (from, to) in ours {
+            advise(from, to, libc::MADV_RANDOM);
+            state().lock().apart.insert(from, to);
+        }
+    }
+    // SAFETY: the caller's contract.
+    unsafe { mem::mprotect(addr, len, prot) }?;
+    if prot != libc::PROT_NONE {
+        let apart = state().lock().apart.overlaps(addr, end);
+        for (from, to) in apart {
+            advise(from, to, libc::MADV_NORMAL);
+            state().lock().apart.remove(from, to);
+        }
+    }
+    Ok(())
 }
 
 fn mprotect(e: &Engine, addr: usize, len: usize, prot: i32) -> Result<usize> {
@@ -380,8 +415,10 @@ fn mprotect(e: &Engine, addr: usize, len: usize, prot: i32) -> Result<usize> {
         plain()?;
         return Ok(0);
     }
+    // SAFETY: the program's own call.
+    let ours_too = || unsafe { protect(addr, n, prot) };
     if is_writable(prot) {
-        plain()?;
+        ours_too()?;
         for (s, t) in ours {
             let movable = state().lock().movable(s, t);
             for (s, t) in movable {
@@ -392,7 +429,7 @@ fn mprotect(e: &Engine, addr: usize, len: usize, prot: i32) -> Result<usize> {
         for (s, t) in ours {
             e.set_writable(s, t - s, false)?;
         }
-        plain()?;
+        ours_too()?;
     }
     Ok(0)
 }

@@ -15,6 +15,8 @@ pub struct State {
     pub locked: Extents,
     /// Stays where it is for another reason: guard pages, mutexes that the kernel reads.
     pub pinned: Extents,
+    /// Made inaccessible by the program, and kept apart from the window (`hooks::protect`).
+    pub apart: Extents,
     /// What is mapped from now on is locked: the flags of mlockall, 0 for none.
     pub lock_future: i32,
     /// The kernel's mapping carries flags that a later mapping at its place must not inherit.
@@ -50,6 +52,7 @@ impl State {
             wiped: Extents::new(),
             locked: Extents::new(),
             pinned: Extents::new(),
+            apart: Extents::new(),
             lock_future: 0,
             flagged: Extents::new(),
         }

@@ -11,6 +11,7 @@ use hugeswap::control::{Control, Proc, BUSY, FREE, GONE, LIVE, MAX_PROCS, NEW};
 use hugeswap::mm::PAGE_SIZE;
 use hugeswap::sys::futex::{self, Scope};
 
+use super::core_file::Cores;
 use super::devices::Opened;
 use super::sys;
 
@@ -26,14 +27,16 @@ pub struct Arbiter {
     limit: i64,
     /// Of each entry: the faults that were counted last, and when that number changed.
     faults: Vec<(u64, Instant)>,
+    cores: Cores,
 }
 
 impl Arbiter {
-    pub fn new(control: &'static Control, limit_bytes: u64) -> Arbiter {
+    pub fn new(control: &'static Control, limit_bytes: u64, cores: Cores) -> Arbiter {
         Arbiter {
             control,
             limit: (limit_bytes / PAGE_SIZE as u64) as i64,
             faults: vec![(0, Instant::now()); MAX_PROCS],
+            cores,
         }
     }
 
@@ -55,6 +58,10 @@ impl Arbiter {
         since.elapsed() > RESTS_AFTER
     }
 
+    pub fn cores(&self) -> &Cores {
+        &self.cores
+    }
+
     pub fn anyone_left(&self) -> bool {
         self.live()
             .filter(|(_, p)| p.state.load(Acquire) == LIVE)
@@ -63,6 +70,7 @@ impl Arbiter {
 
     /// One round. True while somebody waits for more.
     pub fn turn(&mut self, devices: &[Opened]) -> bool {
+        self.cores.look_around();
         self.take_back_dead(devices);
         let procs: Vec<_> = self.live().collect();
         let use_of = |p: &Proc| p.charged_pages.load(Acquire).max(0);
@@ -103,7 +111,7 @@ impl Arbiter {
 
     /// Frees the entries of processes that are gone, and gives back the space of segments that
     /// nobody has.
-    pub fn take_back_dead(&self, devices: &[Opened]) {
+    pub fn take_back_dead(&mut self, devices: &[Opened]) {
         for (i, p) in self.control.procs.iter().enumerate() {
             let state = p.state.load(Acquire);
             let dead = match state {
@@ -113,13 +121,21 @@ impl Arbiter {
                 NEW => sys::start_time(p.pid.load(Acquire)).is_none(),
                 _ => false,
             };
-            if !dead || state != GONE && !mark_gone(p, state) {
+            if !dead {
+                continue;
+            }
+            // Its swap is needed for its core file, and its lenders' too: the entry stays LIVE.
+            let busy = state == LIVE && self.cores.is_busy(i, p, devices);
+            if !busy && state != GONE && !mark_gone(p, state) {
                 continue;
             }
             // Its memory is gone whoever still reads its swap.
             p.charged_pages.store(0, Relaxed);
             p.limit_pages.store(0, Relaxed);
             p.pressed.store(0, Relaxed);
+            if busy {
+                continue;
+            }
             if self.control.is_borrowed_from(i) {
                 continue;
             }

@@ -7,6 +7,7 @@
 //! the supervisor kills the program; if the supervisor is killed, the kernel does.
 
 mod arbiter;
+mod core_file;
 mod devices;
 mod front;
 mod inject;

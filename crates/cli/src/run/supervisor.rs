@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use hugeswap::control::{Control, Phase, Settings, SwapIn, ENV, LIVE};
 use hugeswap::sys::futex::{self, Scope};
 
-use super::sys::{self, Status};
-use super::{arbiter, devices, inject, report, zero_copy, Failure, EXIT_OURS};
+use super::sys::{self, Ended, Status};
+use super::{arbiter, core_file, devices, inject, report, zero_copy, Failure, EXIT_OURS};
 use crate::os;
 use crate::run_args::RunArgs;
 use crate::size::Size;
@@ -200,7 +200,8 @@ impl Run {
         let mut next_stats = Instant::now() + Duration::from_secs(1);
         let mut ended_reported = None;
         let mut stays = true;
-        let mut arbiter = arbiter::Arbiter::new(self.control, self.limit);
+        let cores = core_file::Cores::new(self.control, plan.args.verbose);
+        let mut arbiter = arbiter::Arbiter::new(self.control, self.limit, cores);
         loop {
             let seen = self.control.need.load(Acquire);
             let pressed = arbiter.turn(&self.devices);
@@ -213,21 +214,35 @@ impl Run {
                 self.write_stats(plan, ended_reported);
             }
             if ended_reported.is_none() {
-                if let Some(s) = *ended.lock().unwrap_or_else(|e| e.into_inner()) {
-                    ended_reported = Some(s);
+                let ended = *ended.lock().unwrap_or_else(|e| e.into_inner());
+                if let Some(Ended { status: s, core }) = ended {
                     arbiter.take_back_dead(&self.devices);
-                    stays = arbiter.anyone_left();
-                    self.finish(plan, s, &mut status, &mut log_seen, stays);
+                    // Whoever waits for the program may look at its core file next.
+                    if !arbiter.cores().any_busy() {
+                        ended_reported = Some(s);
+                        if let Some(line) = self.about_core(core, &arbiter) {
+                            self.control.log(&line);
+                        }
+                        stays = arbiter.anyone_left();
+                        self.finish(plan, s, &mut status, &mut log_seen, stays);
+                    }
                 } else if front_gone.load(Acquire) {
                     self.kill_all();
                 }
             }
-            if ended_reported.is_some() && (!stays || !arbiter.anyone_left()) {
+            let busy = arbiter.cores().any_busy();
+            if ended_reported.is_some() && !busy && (!stays || !arbiter.anyone_left()) {
                 return 0;
             }
             let ms = if pressed { 10 } else { 200 };
             futex::wait(&self.control.need, seen, Some(ms), Scope::Shared);
         }
+    }
+
+    /// What there is to be said of the program's core, if it left one.
+    fn about_core(&self, core: bool, arbiter: &arbiter::Arbiter) -> Option<String> {
+        let pid = u32::try_from(self.program).ok().filter(|_| core)?;
+        arbiter.cores().explain(pid)
     }
 
     /// Gives back the space of devices that every process has left.
@@ -292,11 +307,14 @@ impl Run {
         }
     }
 
-    fn watch_program(&self) -> Arc<Mutex<Option<Status>>> {
+    fn watch_program(&self) -> Arc<Mutex<Option<Ended>>> {
         let result = Arc::new(Mutex::new(None));
         let (r, pid, control) = (Arc::clone(&result), self.program, self.control);
         std::thread::spawn(move || {
-            let s = sys::wait(pid).unwrap_or(Status::Exited(EXIT_OURS));
+            let s = sys::wait(pid).unwrap_or(Ended {
+                status: Status::Exited(EXIT_OURS),
+                core: false,
+            });
             *r.lock().unwrap_or_else(|e| e.into_inner()) = Some(s);
             control.call();
         });

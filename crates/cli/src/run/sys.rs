@@ -110,16 +110,29 @@ impl Status {
     }
 }
 
+/// How a child ended, and whether the kernel made a core dump of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub status: Status,
+    pub core: bool,
+}
+
 /// Waits for the child to end.
-pub fn wait(pid: i32) -> io::Result<Status> {
+pub fn wait(pid: i32) -> io::Result<Ended> {
     let mut status = 0;
     loop {
         // SAFETY: the status outlives the call.
         if unsafe { libc::waitpid(pid, &mut status, 0) } == pid {
             return Ok(if libc::WIFSIGNALED(status) {
-                Status::Killed(libc::WTERMSIG(status))
+                Ended {
+                    status: Status::Killed(libc::WTERMSIG(status)),
+                    core: libc::WCOREDUMP(status),
+                }
             } else {
-                Status::Exited(libc::WEXITSTATUS(status) as u8)
+                Ended {
+                    status: Status::Exited(libc::WEXITSTATUS(status) as u8),
+                    core: false,
+                }
             });
         }
         let e = io::Error::last_os_error();

@@ -1,5 +1,6 @@
 //! One run of `hugeswap run` in a group of its own.
 
+use std::any::Any;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
@@ -74,8 +75,14 @@ impl Run {
     }
 
     pub fn start(self) -> Running {
+        self.start_with(|| ())
+    }
+
+    /// Changes something of the machine, which is changed back (by dropping it) at the end.
+    pub fn start_with<T: 'static>(self, change: impl FnOnce() -> T) -> Running {
         let command = hugeswap();
         let machine = machine();
+        let changed: Box<dyn Any> = Box::new(change());
         let dir = Dir::new("run");
         let swap_dir = dir.join("swap");
         fs::create_dir(&swap_dir).unwrap();
@@ -112,6 +119,7 @@ impl Run {
             dir,
             peak: (0, None),
             left_alone: false,
+            _changed: changed,
             _machine: machine,
         }
     }
@@ -141,6 +149,8 @@ pub struct Running {
     /// The most memory that was managed, and the share of it then.
     peak: (u64, Option<f64>),
     left_alone: bool,
+    /// Dropped before the machine is let go.
+    _changed: Box<dyn Any>,
     _machine: File,
 }
 

@@ -1,0 +1,304 @@
+//! What a core file of a dead process says of the pages that are not in it.
+//!
+//! While the kernel writes a core file it asks no userfaultfd, and the engine's threads are dead: pages
+//! in swap are holes there, and so are those that were on their way. But the tables and the frames are
+//! memory of the process too, so they are in the file, and the slots stay as they are until the
+//! supervisor has taken the dead process's entry back. Before that it reads the tables here and puts the
+//! pages in their places.
+//!
+//! Nothing of what is read is trusted: the file may be cut, or be somebody else's work.
+
+use crate::mm::{PageMask, Pmd, SlotWord, SwapEntry, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::vma::{SlotTable, Snapshot, Sums, LEAF, ROOT};
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+const MAGIC: u64 = 0x6875_6765_6475_6d70;
+const WORDS: usize = 6;
+
+/// Where a process has its tables. Its entry of the control page says where this is.
+#[repr(C)]
+pub struct Signpost {
+    magic: u64,
+    layout: u64,
+    /// The same number in the control page: the file is of this process, since it started or was
+    /// forked.
+    key: AtomicU64,
+    roots: [u64; 2],
+    frames: u64,
+}
+
+const _: () = assert!(size_of::<Signpost>() == WORDS * 8);
+
+impl Signpost {
+    /// `roots` as `Ranges::roots` says, `frames` as `Frames::base`.
+    pub fn new(roots: [usize; 2], frames: usize) -> Signpost {
+        Signpost {
+            magic: MAGIC,
+            layout: Snapshot::LAYOUT,
+            key: AtomicU64::new(0),
+            roots: roots.map(|r| r as u64),
+            frames: frames as u64,
+        }
+    }
+
+    /// Sets a key that is not zero.
+    pub fn renew(&self, random: u64) -> u64 {
+        self.key.store(random | 1, Relaxed);
+        random | 1
+    }
+}
+
+/// Memory of a dead process.
+pub trait Memory {
+    /// Reads as much as there is room for; false if part of it is not there. What was never touched
+    /// reads as zeros.
+    fn read(&self, at: u64, into: &mut [u8]) -> bool;
+}
+
+/// Why the tables can't be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unreadable {
+    /// It is of another process.
+    Foreign,
+    /// They are not all in the file.
+    Cut,
+}
+
+/// Where neighbouring pages of a range are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// At this address of the process.
+    Memory(u64),
+    /// In this slot and those after it.
+    Slot(SwapEntry),
+}
+
+/// The tables of a dead process.
+pub struct Tables<'m, M> {
+    memory: &'m M,
+    roots: [u64; 2],
+    frames: u64,
+}
+
+fn word<const N: usize>(bytes: &[u8], i: usize) -> [u8; N] {
+    let mut w = [0; N];
+    w.copy_from_slice(&bytes[i * N..(i + 1) * N]);
+    w
+}
+
+impl<'m, M: Memory> Tables<'m, M> {
+    /// `signpost` and `key` are from the process's entry of the control page.
+    pub fn find(memory: &'m M, signpost: u64, key: u64) -> Result<Self, Unreadable> {
+        let mut bytes = [0; WORDS * 8];
+        if !memory.read(signpost, &mut bytes) {
+            return Err(Unreadable::Cut);
+        }
+        let w: [u64; WORDS] = core::array::from_fn(|i| u64::from_ne_bytes(word(&bytes, i)));
+        if w[..3] != [MAGIC, Snapshot::LAYOUT, key] || key == 0 {
+            return Err(Unreadable::Foreign);
+        }
+        Ok(Tables {
+            memory,
+            roots: [w[3], w[4]],
+            frames: w[5],
+        })
+    }
+
+    /// Calls `f` with pages that are not in the program's own memory, or only if they were on their way,
+    /// in the order of their addresses, as far as they are in one piece.
+    pub fn for_each(&self, mut f: impl FnMut(Pmd, Range<usize>, Source)) -> Result<(), Unreadable> {
+        // So many descriptors at a time.
+        const BATCH: usize = 64;
+        let mut batch = vec![0; BATCH * Snapshot::BYTES];
+        for (i, leaf) in self.leaves(0)?.into_iter().enumerate() {
+            if leaf == 0 {
+                continue;
+            }
+            for first in (0..LEAF).step_by(BATCH) {
+                self.read(leaf, first * Snapshot::BYTES, &mut batch)?;
+                for (j, bytes) in batch.chunks_exact(Snapshot::BYTES).enumerate() {
+                    let Ok(bytes) = bytes.try_into() else {
+                        continue;
+                    };
+                    let pmd = Pmd((i * LEAF + first + j) as u32);
+                    self.range(pmd, &Snapshot::decode(bytes), &mut f)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn leaves(&self, root: usize) -> Result<Vec<u64>, Unreadable> {
+        let mut bytes = vec![0; ROOT * 8];
+        self.read(self.roots[root], 0, &mut bytes)?;
+        Ok(bytes
+            .chunks_exact(8)
+            .map(|b| u64::from_ne_bytes(word(b, 0)))
+            .collect())
+    }
+
+    fn read(&self, base: u64, offset: usize, into: &mut [u8]) -> Result<(), Unreadable> {
+        let at = base.checked_add(offset as u64);
+        match at.is_some_and(|at| self.memory.read(at, into)) {
+            true => Ok(()),
+            false => Err(Unreadable::Cut),
+        }
+    }
+
+    fn range(
+        &self,
+        pmd: Pmd,
+        s: &Snapshot,
+        f: &mut impl FnMut(Pmd, Range<usize>, Source),
+    ) -> Result<(), Unreadable> {
+        let pages = s.pages();
+        for (frame, pages) in [pages.held, pages.moving] {
+            for run in pages.runs() {
+                let at = u64::from(frame) * PMD_SIZE as u64 + (run.start * PAGE_SIZE) as u64;
+                if let Some(at) = self.frames.checked_add(at) {
+                    f(pmd, run, Source::Memory(at));
+                }
+            }
+        }
+        let Some(place) = s.entry.filter(|_| !pages.swapped.is_empty()) else {
+            return Ok(());
+        };
+        match place.first() {
+            Some(first) => {
+                let slot = |page: usize| first.checked_add(page as u64);
+                pieces(pages.swapped, slot, |run, entry| {
+                    f(pmd, run, Source::Slot(entry));
+                });
+            }
+            None => {
+                let table = self.slot_table(pmd)?;
+                let slot = |page: usize| {
+                    SlotWord::from_word(u32::from_ne_bytes(word(&table, page))).entry()
+                };
+                pieces(pages.swapped, slot, |run, entry| {
+                    f(pmd, run, Source::Slot(entry));
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// See `Ranges::slots`.
+    fn slot_table(&self, pmd: Pmd) -> Result<Vec<u8>, Unreadable> {
+        let (leaf, i) = (pmd.0 as usize / LEAF, pmd.0 as usize % LEAF);
+        let mut pointer = [0; 8];
+        self.read(self.roots[1], leaf * 8, &mut pointer)?;
+        let mut table = vec![0; size_of::<SlotTable>()];
+        let offset = LEAF * size_of::<Sums>() + i * size_of::<SlotTable>();
+        self.read(u64::from_ne_bytes(pointer), offset, &mut table)?;
+        Ok(table)
+    }
+}
+
+/// Runs of pages in neighbouring slots.
+fn pieces(
+    pages: PageMask,
+    slot: impl Fn(usize) -> Option<SwapEntry>,
+    mut f: impl FnMut(Range<usize>, SwapEntry),
+) {
+    let mut at = 0;
+    while let Some(start) = pages.next_from(at) {
+        at = start + 1;
+        let Some(entry) = slot(start) else { continue };
+        while at < PMD_NR && pages.has(at) {
+            let next = entry.checked_add((at - start) as u64);
+            if next.is_none() || slot(at) != next {
+                break;
+            }
+            at += 1;
+        }
+        f(start..at, entry);
+    }
+}
+
+#[cfg(test)]
+#[allow(unsafe_code)]
+mod tests {
+    use super::*;
+    use crate::mm::{DeviceId, SwapPlace};
+    use crate::vma::{IoState, Ranges};
+
+    /// This process, from `from` on.
+    struct Here {
+        from: u64,
+    }
+
+    impl Memory for Here {
+        fn read(&self, at: u64, into: &mut [u8]) -> bool {
+            let there = at >= self.from.max(4096);
+            if there {
+                // SAFETY: the tests below keep what they name mapped.
+                let bytes = unsafe { core::slice::from_raw_parts(at as *const u8, into.len()) };
+                into.copy_from_slice(bytes);
+            }
+            there
+        }
+    }
+
+    fn at(device: u8, slot: u64) -> SwapEntry {
+        SwapEntry::new(DeviceId::new(device).unwrap(), slot).unwrap()
+    }
+
+    #[test]
+    fn pages_are_found_where_they_are() {
+        let ranges = Ranges::new().unwrap();
+        let frames = 0x1000_0000;
+        {
+            let mut g = ranges.get_or_map(Pmd(5)).unwrap().lock();
+            g.swapped = PageMask::of(0..4).or(PageMask::of(8..9));
+            g.entry = Some(SwapPlace::cluster(at(0, 512)));
+            g.moving = PageMask::of(2..3);
+            g.buffer = 3;
+            g.set_io(IoState::Inactive);
+            drop(g);
+            let table = ranges.slots(Pmd(20_000));
+            let mut g = ranges.get_or_map(Pmd(20_000)).unwrap().lock();
+            g.swapped = PageMask::of(1..4);
+            g.entry = Some(SwapPlace::SCATTERED);
+            for (page, slot) in [(1, 700), (2, 701), (3, 99)] {
+                // SAFETY: a table of 512 words that nobody else has.
+                unsafe { (*table)[page] = SlotWord::new(at(1, slot)).unwrap() };
+            }
+        }
+        let post = Signpost::new(ranges.roots(), frames);
+        let key = post.renew(1234);
+        let here = Here { from: 0 };
+        let signpost = &post as *const Signpost as u64;
+        let find = |memory, key| Tables::find(memory, signpost, key);
+        let mut got = Vec::new();
+        find(&here, key)
+            .unwrap()
+            .for_each(|pmd, run, from| got.push((pmd.0, run, from)))
+            .unwrap();
+        let in_frame = frames as u64 + 3 * PMD_SIZE as u64 + 2 * PAGE_SIZE as u64;
+        assert_eq!(
+            got,
+            [
+                (5, 2..3, Source::Memory(in_frame)),
+                (5, 0..2, Source::Slot(at(0, 512))),
+                (5, 3..4, Source::Slot(at(0, 515))),
+                (5, 8..9, Source::Slot(at(0, 520))),
+                (20_000, 1..3, Source::Slot(at(1, 700))),
+                (20_000, 3..4, Source::Slot(at(1, 99))),
+            ]
+        );
+        // Somebody else's, and one that is cut.
+        for other in [0, key + 2] {
+            assert_eq!(find(&here, other).err(), Some(Unreadable::Foreign));
+        }
+        let cut = Here { from: u64::MAX };
+        assert_eq!(find(&cut, key).err(), Some(Unreadable::Cut));
+        let bad = Tables {
+            memory: &here,
+            roots: [0, u64::MAX],
+            frames: u64::MAX,
+        };
+        assert_eq!(bad.for_each(|_, _, _| ()), Err(Unreadable::Cut));
+    }
+}
