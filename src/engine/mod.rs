@@ -66,14 +66,20 @@ impl Engine {
     pub fn set_writable(&self, addr: usize, len: usize, on: bool) -> Result<(), Errno> {
         for (pmd, part) in split_by_pmd(addr, len) {
             let pages = PageMask::of(part);
-            let r = if on {
-                self.cache.ranges.get_or_map(pmd)?
-            } else {
-                match self.cache.ranges.get(pmd) {
-                    Some(r) => r,
-                    None => continue,
-                }
-            };
+            let ranges = &self.cache.ranges;
+            if !on && !ranges.is_known(pmd) {
+                continue;
+            }
+            // Without its descriptor, if nothing else is known of it.
+            if pages.is_full() && on && ranges.begin_fresh(pmd) {
+                self.count_managed(PMD_NR as i64);
+                continue;
+            }
+            if pages.is_full() && !on && ranges.end_fresh(pmd) {
+                self.count_managed(-(PMD_NR as i64));
+                continue;
+            }
+            let r = ranges.get_or_map(pmd)?;
             // Pages that are in a frame now come back by copy if they cannot be moved any more.
             let mut g = r.lock_settled();
             let before = g.writable.count();

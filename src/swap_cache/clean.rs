@@ -4,7 +4,7 @@
 //! There is no way to see a page's dirty bit, and write-protecting a page before it is taken out
 //! races with the program. So pages are summed when they come in, from memory that the program
 //! cannot reach yet, and again when they have gone out, from memory that it cannot reach any more:
-//! no write can fall in between. The sum is 64 bits with a key of its own for each process.
+//! no write can fall in between. The sum is 56 bits with a key of its own for each process.
 //!
 //! Zeros are looked for in the same place, and so as free of races: a page that is found to be zero
 //! in the frame stays so until the program gets it back.
@@ -12,7 +12,7 @@
 use super::{Frame, SwapCache};
 use crate::control::FILE;
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR};
-use crate::vma::RangeGuard;
+use crate::vma::{RangeGuard, Sum};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -82,10 +82,10 @@ impl SwapCache {
         worth_leaving_out(zero, pages)
     }
 
-    fn sum(&self, page: *const u8) -> u64 {
+    fn sum(&self, page: *const u8) -> Sum {
         // SAFETY: every caller passes a page of a frame or buffer that is its own for now.
         let bytes = unsafe { core::slice::from_raw_parts(page, PAGE_SIZE) };
-        xxh3_64_with_seed(bytes, self.seed)
+        Sum::of(xxh3_64_with_seed(bytes, self.seed))
     }
 
     /// Notes the sums of pages that are about to come in; `src` says where each is. True if their slots may be kept.

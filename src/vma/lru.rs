@@ -233,6 +233,7 @@ mod tests {
         );
         assert_eq!(l.pop(&t, 64 << 9, 0), Some(Pmd(4)));
         assert!(!l.hasten(&t, Pmd(4), List::Main) && !l.hasten(&t, Pmd(9), List::Main));
+        t.get_or_map(Pmd(5)).unwrap();
         l.push(&t, Pmd(5), List::Main);
         let rest: Vec<_> = core::iter::from_fn(|| l.pop(&t, 64 << 9, 0)).collect();
         assert_eq!(rest, [3, 1, 2, 5].map(Pmd));

@@ -44,5 +44,6 @@ mod table;
 pub use lru::{List, Lru, Shadow};
 pub use snapshot::{Snapshot, Where};
 pub use table::{
-    Fills, Hints, Huge, IoState, Pattern, Range, RangeGuard, Ranges, SlotTable, Sums, LEAF, ROOT,
+    Fills, Hints, Huge, IoState, Pattern, Range, RangeGuard, Ranges, SlotTable, Sum, Sums, LEAF,
+    ROOT,
 };

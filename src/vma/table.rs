@@ -6,7 +6,7 @@ use crate::sync::RawLock;
 use crate::sys::futex::{self, Scope};
 use crate::sys::{mem, Errno};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU8, Ordering::*};
 
 /// The transfer in flight for a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -207,17 +207,43 @@ pub const LEAF: usize = 1 << LEAF_BITS;
 /// Leaves. 47 bits of addresses, 21 of them inside a range.
 pub const ROOT: usize = 1 << (47 - 21 - LEAF_BITS);
 
+/// What is known of a range without its descriptor. A mapping of many GiB would touch as many
+/// descriptors as it has ranges, and most of them may never be used.
+mod mark {
+    /// Never managed.
+    pub const NONE: u8 = 0;
+    /// All of it is writable and nothing else is to be said; the descriptor is still empty.
+    pub const FRESH: u8 = 1;
+    /// The descriptor says all.
+    pub const USED: u8 = 2;
+}
+
 /// All ranges that were ever managed. Leaves (16 GiB of addresses each) are mapped when first
 /// needed and never freed; all-zero bytes are a valid empty descriptor.
 pub struct Ranges {
+    /// A mark for each range that there can be; touched only as used.
+    marks: &'static [AtomicU8],
     root: *mut AtomicPtr<Range>,
-    /// Checksums and slots, mapped beside the leaves: first the sums of all ranges of the leaf, a
-    /// page of them to each, then the slots.
+    /// Checksums and slots, mapped beside the leaves: first the sums of all ranges of the leaf, then
+    /// the slots.
     sums: *mut AtomicPtr<Sums>,
 }
 
 /// Checksums of the pages of a range, as they were when they were read from swap.
-pub type Sums = [u64; PMD_NR];
+pub type Sums = [Sum; PMD_NR];
+
+/// A checksum of 56 bits: with 64, all tables together could exceed 0.3 % of the memory that they
+/// are about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(transparent)]
+pub struct Sum([u8; 7]);
+
+impl Sum {
+    pub fn of(hash: u64) -> Sum {
+        let [sum @ .., _] = hash.to_le_bytes();
+        Sum(sum)
+    }
+}
 
 /// Slots of the pages of a range that is not in one cluster. All-zero bytes are valid words.
 pub type SlotTable = [SlotWord; PMD_NR];
@@ -229,9 +255,12 @@ unsafe impl Send for Ranges {}
 
 impl Ranges {
     pub fn new() -> Result<Ranges, Errno> {
+        // SAFETY: zero is a valid mark.
+        let marks = unsafe { mem::map_table(ROOT * LEAF) }?;
         let root = mem::map_anon(ROOT * size_of::<AtomicPtr<Range>>())?;
         let sums = mem::map_anon(ROOT * size_of::<AtomicPtr<Sums>>())?;
         Ok(Ranges {
+            marks,
             root: root as *mut AtomicPtr<Range>,
             sums: sums as *mut AtomicPtr<Sums>,
         })
@@ -248,9 +277,13 @@ impl Ranges {
         (i < ROOT).then(|| unsafe { &*self.root.add(i) })
     }
 
-    /// The descriptor of a range, where one was ever made in its neighbourhood.
+    fn mark(&self, pmd: Pmd) -> Option<&AtomicU8> {
+        self.marks.get(pmd.0 as usize)
+    }
+
+    /// The descriptor, whatever it says, where there is memory for it.
     #[inline]
-    pub fn get(&self, pmd: Pmd) -> Option<&Range> {
+    fn place(&self, pmd: Pmd) -> Option<&Range> {
         let leaf = self.root(pmd)?.load(Acquire);
         if leaf.is_null() {
             return None;
@@ -259,21 +292,79 @@ impl Ranges {
         Some(unsafe { &*leaf.add(pmd.0 as usize & (LEAF - 1)) })
     }
 
+    /// The descriptor of a range that is in use: that has contents, or has had some, or hints.
+    #[inline]
+    pub fn get(&self, pmd: Pmd) -> Option<&Range> {
+        let used = self.mark(pmd)?.load(Acquire) == mark::USED;
+        used.then(|| self.place(pmd)).flatten()
+    }
+
     /// As `get`, making what is missing.
     pub fn get_or_map(&self, pmd: Pmd) -> Result<&Range, Errno> {
-        let slot = self.root(pmd).ok_or(Errno::EINVAL)?;
-        if slot.load(Acquire).is_null() {
-            let bytes = LEAF * size_of::<Range>();
-            let leaf = mem::map_anon(bytes)? as *mut Range;
-            if slot
-                .compare_exchange(core::ptr::null_mut(), leaf, AcqRel, Acquire)
-                .is_err()
+        let mark = self.mark(pmd).ok_or(Errno::EINVAL)?;
+        if mark.load(Acquire) == mark::USED {
+            return self.place(pmd).ok_or(Errno::ENOMEM);
+        }
+        self.map_leaf(pmd)?;
+        let range = self.place(pmd).ok_or(Errno::ENOMEM)?;
+        // Both change under the descriptor's lock, which nobody has for long that does not know it yet.
+        let mut g = range.lock();
+        loop {
+            let was = mark.load(Acquire);
+            if was == mark::USED {
+                return Ok(range);
+            }
+            g.writable = if was == mark::FRESH {
+                PageMask::FULL
+            } else {
+                PageMask::EMPTY
+            };
+            // Unless it was mapped or unmapped just now.
+            if mark
+                .compare_exchange(was, mark::USED, AcqRel, Acquire)
+                .is_ok()
             {
-                // SAFETY: another thread was first; nobody saw ours.
-                let _ = unsafe { mem::munmap(leaf as usize, bytes) };
+                return Ok(range);
             }
         }
-        self.get(pmd).ok_or(Errno::ENOMEM)
+    }
+
+    /// All of the range is writable now. False if it is in use: then its descriptor has to say so.
+    pub fn begin_fresh(&self, pmd: Pmd) -> bool {
+        self.change(pmd, mark::NONE, mark::FRESH)
+    }
+
+    /// Nothing of the range is writable any more. False if it was not fresh.
+    pub fn end_fresh(&self, pmd: Pmd) -> bool {
+        self.change(pmd, mark::FRESH, mark::NONE)
+    }
+
+    fn change(&self, pmd: Pmd, from: u8, to: u8) -> bool {
+        self.mark(pmd)
+            .is_some_and(|m| m.compare_exchange(from, to, AcqRel, Relaxed).is_ok())
+    }
+
+    /// Whether anything is writable there, or was.
+    pub fn is_known(&self, pmd: Pmd) -> bool {
+        self.mark(pmd)
+            .is_some_and(|m| m.load(Acquire) != mark::NONE)
+    }
+
+    fn map_leaf(&self, pmd: Pmd) -> Result<(), Errno> {
+        let slot = self.root(pmd).ok_or(Errno::EINVAL)?;
+        if !slot.load(Acquire).is_null() {
+            return Ok(());
+        }
+        let bytes = LEAF * size_of::<Range>();
+        let leaf = mem::map_anon(bytes)? as *mut Range;
+        if slot
+            .compare_exchange(core::ptr::null_mut(), leaf, AcqRel, Acquire)
+            .is_err()
+        {
+            // SAFETY: another thread was first; nobody saw ours.
+            let _ = unsafe { mem::munmap(leaf as usize, bytes) };
+        }
+        Ok(())
     }
 
     /// The place for a range's checksums; null if there is no memory for them. Only whoever has
@@ -319,31 +410,81 @@ impl Ranges {
         Some(slot.load(Acquire))
     }
 
-    /// The first range at or after `from` that has a descriptor.
+    /// The first range at or after `from` that is in use.
     pub fn next(&self, from: Pmd) -> Option<Pmd> {
         let from = from.0 as usize;
         (from >> LEAF_BITS..ROOT).find_map(|i| {
             // SAFETY: inside the root table.
             let leaf = unsafe { &*self.root.add(i) }.load(Acquire);
-            (!leaf.is_null()).then(|| Pmd(from.max(i * LEAF) as u32))
+            if leaf.is_null() {
+                return None;
+            }
+            (from.max(i * LEAF)..(i + 1) * LEAF)
+                .map(|pmd| Pmd(pmd as u32))
+                .find(|pmd| self.get(*pmd).is_some())
         })
     }
 
-    /// Every descriptor that may be in use. For fork and statistics.
+    /// Every descriptor that is in use.
     pub fn for_each(&self, mut f: impl FnMut(Pmd, &Range)) {
-        for i in 0..ROOT {
-            // SAFETY: inside the root table.
-            let leaf = unsafe { &*self.root.add(i) }.load(Acquire);
-            if leaf.is_null() {
-                continue;
+        let mut next = self.next(Pmd(0));
+        while let Some(pmd) = next {
+            if let Some(r) = self.get(pmd) {
+                f(pmd, r);
             }
-            for j in 0..LEAF {
-                // SAFETY: leaves are never unmapped and hold LEAF descriptors.
-                f(Pmd((i * LEAF + j) as u32), unsafe { &*leaf.add(j) });
-            }
+            next = self.next(Pmd(pmd.0 + 1));
         }
     }
 }
 
 const _: () = assert!(PMD_NR == 512);
 const _: () = assert!(size_of::<Range>() <= 448);
+/// 0.3 % of 2 MiB.
+const _: () =
+    assert!(size_of::<Range>() + size_of::<Sums>() + size_of::<SlotTable>() + 1 <= 3 * 2097);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn used(t: &Ranges) -> Vec<Pmd> {
+        let mut all = Vec::new();
+        t.for_each(|pmd, _| all.push(pmd));
+        all
+    }
+
+    #[test]
+    fn a_fresh_range_needs_no_descriptor_until_it_is_used() {
+        let t = Ranges::new().unwrap();
+        let (one, two) = (Pmd(5), Pmd(3 * LEAF as u32 + 7));
+        assert!(t.begin_fresh(one) && !t.begin_fresh(one) && t.begin_fresh(two));
+        assert!(t.is_known(one) && t.get(one).is_none() && t.next(Pmd(0)).is_none());
+        t.get_or_map(two).unwrap();
+        assert!(t.get(two).unwrap().lock().writable.is_full());
+        assert_eq!(used(&t), [two]);
+        // One that is used says for itself what is writable.
+        assert!(!t.end_fresh(two) && !t.begin_fresh(two));
+        assert!(t.end_fresh(one) && !t.end_fresh(one) && !t.is_known(one));
+        assert!(t.get_or_map(one).unwrap().lock().writable.is_empty());
+        assert_eq!(used(&t), [one, two]);
+        assert_eq!(t.next(Pmd(6)), Some(two));
+        assert_eq!(t.next(Pmd(two.0 + 1)), None);
+    }
+
+    #[test]
+    fn whoever_comes_first_all_of_it_is_writable_once() {
+        let t = Ranges::new().unwrap();
+        for i in 0..2000 {
+            let pmd = Pmd(i);
+            std::thread::scope(|s| {
+                let user = s.spawn(|| {
+                    t.get_or_map(pmd).unwrap();
+                });
+                let fresh = t.begin_fresh(pmd);
+                user.join().unwrap();
+                let writable = t.get_or_map(pmd).unwrap().lock().writable;
+                assert_eq!(writable.is_full(), fresh, "{i}");
+            });
+        }
+    }
+}
