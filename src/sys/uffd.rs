@@ -325,13 +325,19 @@ impl Uffd {
 
     /// Whether a fault waits to be read.
     pub fn has_message(&self) -> bool {
+        self.wait(0)
+    }
+
+    /// Waits for a fault, at most so long; whether there is one.
+    pub fn wait(&self, ms: u64) -> bool {
         let mut fd = libc::pollfd {
             fd: self.fd,
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: the structure outlives the call; no waiting.
-        let n = unsafe { syscall(libc::SYS_poll, [&mut fd as *mut _ as usize, 1, 0]) };
+        let args = [&mut fd as *mut _ as usize, 1, ms as usize];
+        // SAFETY: the structure outlives the call.
+        let n = unsafe { syscall(libc::SYS_poll, args) };
         n == Ok(1) && fd.revents & libc::POLLIN != 0
     }
 

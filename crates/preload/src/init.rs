@@ -221,6 +221,11 @@ impl Targets {
             // SAFETY: passed on.
             unsafe { patch::redirect(name, from, to) }?;
         }
+        // Only who installs filters by it needs this one.
+        if let Ok(from) = patch::find(c"prctl") {
+            // SAFETY: passed on.
+            let _ = unsafe { patch::redirect(c"prctl", from, entry::prctl()) };
+        }
         Ok(())
     }
 }
