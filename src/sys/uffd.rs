@@ -318,6 +318,16 @@ impl Uffd {
         self.register(addr, len, MODE_MISSING | MODE_WP)
     }
 
+    /// The range is not ours any more; whoever waits there looks again.
+    pub fn unregister(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        let mut r = Range {
+            start: addr as u64,
+            len: len as u64,
+        };
+        // SAFETY: the structure matches the request.
+        unsafe { self.ioctl(ior(0x01, size_of::<Range>()), &mut r) }
+    }
+
     /// The range can be the destination of a move, but the kernel serves its faults.
     pub fn register_destination(&self, addr: usize, len: usize) -> Result<(), Errno> {
         self.register(addr, len, MODE_WP)

@@ -4,7 +4,7 @@
 //! managed memory, and a hook that held a lock while touching a swapped page of it would wait for
 //! the handler, and the handler for the lock.
 
-use crate::{deputy, hooks, sandbox};
+use crate::{deputy, hooks, release, sandbox};
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use hugeswap::engine::DOORBELLS;
@@ -42,6 +42,8 @@ pub const CLONE: usize = 13;
 pub const CLONE3: usize = 14;
 /// A filter of system calls is about to be installed.
 pub const SANDBOX: usize = 15;
+/// The program registers memory with a userfaultfd of its own.
+pub const RELEASE: usize = 16;
 
 /// A call, on the hook's stack.
 #[repr(C)]
@@ -287,6 +289,32 @@ extern "C" fn hugeswap_syscall_prctl(
     hugeswap_prctl(option, a1, a2, a3, a4)
 }
 
+/// `ioctl`, and below it `syscall(SYS_ioctl, ...)`.
+#[no_mangle]
+extern "C" fn hugeswap_ioctl(fd: i32, request: usize, arg: usize) -> i64 {
+    if request == release::REGISTER && hugeswap::engine::get().is_some() {
+        // SAFETY: the thread's errno; the entry of a hook, which reads the argument with care.
+        unsafe {
+            let errno = *libc::__errno_location();
+            hugeswap_entry_release(arg);
+            *libc::__errno_location() = errno;
+        }
+    }
+    let args = [fd as usize, request, arg, 0, 0, 0];
+    // SAFETY: the call that the program asked for, with its arguments.
+    to_c(unsafe { hugeswap::sys::syscall::raw(libc::SYS_ioctl, args) })
+}
+
+/// The address of what stands for the C library's `ioctl`.
+pub fn ioctl() -> usize {
+    hugeswap_ioctl as extern "C" fn(i32, usize, usize) -> i64 as usize
+}
+
+#[no_mangle]
+extern "C" fn hugeswap_syscall_ioctl(_nr: i64, fd: i32, request: usize, arg: usize) -> i64 {
+    hugeswap_ioctl(fd, request, arg)
+}
+
 /// The C function `syscall` ended with this error.
 #[no_mangle]
 extern "C" fn hugeswap_syscall_failed(result: i64) -> i64 {
@@ -326,6 +354,7 @@ global_asm!(
     "hugeswap_entry hugeswap_entry_pin, 12",
     "hugeswap_entry hugeswap_entry_clone, 13",
     "hugeswap_entry hugeswap_entry_sandbox, 15",
+    "hugeswap_entry hugeswap_entry_release, 16",
     // syscall(2). Calls that change the address space go the same way as their functions: the
     // arguments move down by one. A clone that shares memory or brings a stack stays what it is.
     ".macro hugeswap_number nr, number",
@@ -355,6 +384,8 @@ global_asm!(
     "je hugeswap_seccomp",
     "cmp rdi, 157",
     "je hugeswap_syscall_prctl",
+    "cmp rdi, 16",
+    "je hugeswap_syscall_ioctl",
     "1: mov rax, rdi",
     "mov rdi, rsi",
     "mov rsi, rdx",
@@ -456,5 +487,6 @@ extern "C" {
         tls: usize,
     ) -> i64;
     fn hugeswap_entry_sandbox(filter: usize) -> i64;
+    fn hugeswap_entry_release(registration: usize) -> i64;
     pub fn hugeswap_entry_pin(addr: usize, len: usize) -> i64;
 }

@@ -221,10 +221,12 @@ impl Targets {
             // SAFETY: passed on.
             unsafe { patch::redirect(name, from, to) }?;
         }
-        // Only who installs filters by it needs this one.
-        if let Ok(from) = patch::find(c"prctl") {
-            // SAFETY: passed on.
-            let _ = unsafe { patch::redirect(c"prctl", from, entry::prctl()) };
+        // Few programs need these: filters of system calls, userfaultfds of their own.
+        for (name, to) in [(c"prctl", entry::prctl()), (c"ioctl", entry::ioctl())] {
+            if let Ok(from) = patch::find(name) {
+                // SAFETY: passed on.
+                let _ = unsafe { patch::redirect(name, from, to) };
+            }
         }
         Ok(())
     }

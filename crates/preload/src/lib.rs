@@ -9,6 +9,7 @@
 //! | `hooks` | mmap, munmap, mprotect, madvise, mremap |
 //! | `brk`, `fork`, `clone` | the heap; fork and what is like it |
 //! | `lock`, `resident` | mlock; what of the C library the kernel itself reads |
+//! | `release` | memory for a userfaultfd of the program's own |
 //! | `sandbox`, `deputy` | filters of system calls; a thread that is under none |
 //! | `state`, `window` | which addresses are ours, and which are free |
 //! | `failure` | a bug of ours ends the program with a message |
@@ -27,6 +28,7 @@ mod init;
 mod lock;
 mod maps;
 mod patch;
+mod release;
 mod resident;
 mod sandbox;
 mod state;
