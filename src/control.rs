@@ -205,7 +205,7 @@ pub struct Proc {
     /// Wakes the process's reclaim thread when the limit changed.
     pub limit_seq: AtomicU32,
     /// Numbers of the engine's threads.
-    pub engine_tids: [AtomicU32; 2],
+    pub engine_tids: [AtomicU32; 3],
     /// For each device the epoch of the last swapoff of which this process has nothing left there.
     pub left: [AtomicU32; MAX_DEVICES],
     /// Where the process has its `dump::Signpost`, and the key in it; 0 for none yet.

@@ -16,6 +16,7 @@ const FREEZE: u32 = 2;
 const MOVE: u32 = 3;
 const WILL_NEED: u32 = 4;
 const READ_MAPS: u32 = 5;
+const UNREGISTER: u32 = 6;
 
 struct Request {
     op: AtomicU32,
@@ -85,6 +86,11 @@ impl Engine {
             .ring(bell, REGISTER, [all.as_ptr() as usize, all.len(), 0])
     }
 
+    /// The end of `register`. Nothing of ours is there any more.
+    pub fn unregister(&self, bell: usize, addr: usize, len: usize) -> Result<(), Errno> {
+        self.doorbells.ring(bell, UNREGISTER, [addr, len, 0])
+    }
+
     /// Moves the contents of managed memory to other managed addresses; what is swapped out stays
     /// so. Both must be mapped readable and writable, and have the same offset within 2 MiB.
     pub fn move_contents(
@@ -143,6 +149,7 @@ impl Engine {
                 self.cache
                     .move_contents(a, b, c, &|| handler.serve_reclaim())
             }
+            UNREGISTER => self.cache.program().unregister(a, b),
             WILL_NEED => {
                 handler.will_need(split_by_pmd(a, b).map(|(pmd, _)| pmd));
                 Ok(())

@@ -342,9 +342,13 @@ impl Engine {
 
     /// How many threads the program has.
     pub fn threads_of_program(&self) -> usize {
-        let [handler, reclaim] =
-            [0, 1].map(|i| self.cache.charge.proc().engine_tids[i].load(Acquire));
-        task::others(&[handler, reclaim])
+        let ours = [0, 1, 2].map(|i| self.cache.charge.proc().engine_tids[i].load(Acquire));
+        task::others(&ours)
+    }
+
+    /// The hooks have a thread too, which is not the program's.
+    pub fn note_deputy(&self, tid: u32) {
+        self.cache.charge.proc().engine_tids[2].store(tid, Release);
     }
 }
 

@@ -318,6 +318,16 @@ impl Uffd {
         self.register(addr, len, MODE_MISSING | MODE_WP)
     }
 
+    /// The range is not ours any more; whoever waits there looks again.
+    pub fn unregister(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        let mut r = Range {
+            start: addr as u64,
+            len: len as u64,
+        };
+        // SAFETY: the structure matches the request.
+        unsafe { self.ioctl(ior(0x01, size_of::<Range>()), &mut r) }
+    }
+
     /// The range can be the destination of a move, but the kernel serves its faults.
     pub fn register_destination(&self, addr: usize, len: usize) -> Result<(), Errno> {
         self.register(addr, len, MODE_WP)
@@ -325,13 +335,19 @@ impl Uffd {
 
     /// Whether a fault waits to be read.
     pub fn has_message(&self) -> bool {
+        self.wait(0)
+    }
+
+    /// Waits for a fault, at most so long; whether there is one.
+    pub fn wait(&self, ms: u64) -> bool {
         let mut fd = libc::pollfd {
             fd: self.fd,
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: the structure outlives the call; no waiting.
-        let n = unsafe { syscall(libc::SYS_poll, [&mut fd as *mut _ as usize, 1, 0]) };
+        let args = [&mut fd as *mut _ as usize, 1, ms as usize];
+        // SAFETY: the structure outlives the call.
+        let n = unsafe { syscall(libc::SYS_poll, args) };
         n == Ok(1) && fd.revents & libc::POLLIN != 0
     }
 

@@ -4,7 +4,7 @@
 //! managed memory, and a hook that held a lock while touching a swapped page of it would wait for
 //! the handler, and the handler for the lock.
 
-use crate::hooks;
+use crate::{deputy, hooks, release, sandbox};
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use hugeswap::engine::DOORBELLS;
@@ -40,6 +40,10 @@ pub const PIN: usize = 12;
 /// clone and clone3 by syscall(2), without CLONE_VM.
 pub const CLONE: usize = 13;
 pub const CLONE3: usize = 14;
+/// A filter of system calls is about to be installed.
+pub const SANDBOX: usize = 15;
+/// The program registers memory with a userfaultfd of its own.
+pub const RELEASE: usize = 16;
 
 /// A call, on the hook's stack.
 #[repr(C)]
@@ -92,6 +96,7 @@ pub fn let_others_in() {
 pub fn only_me(f: &Frame) {
     ACTIVE.store(1, Release);
     FREE.store(!(1 << f.index), Release);
+    deputy::forget();
 }
 
 fn take_stack() -> usize {
@@ -112,10 +117,8 @@ fn take_stack() -> usize {
     }
 }
 
-/// On the program's stack: blocks signals and finds a stack for the hook.
-#[no_mangle]
-unsafe extern "C" fn hugeswap_hook_begin(args: *const usize) -> *mut Frame {
-    let mask = thread::block_signals();
+/// Where hooks wait while there is a fork.
+fn come_in() {
     ACTIVE.fetch_add(1, AcqRel);
     while FORKING.load(Acquire) == 1 {
         ACTIVE.fetch_sub(1, AcqRel);
@@ -123,6 +126,22 @@ unsafe extern "C" fn hugeswap_hook_begin(args: *const usize) -> *mut Frame {
         futex::wait(&FORKING, 1, Some(10), Scope::Process);
         ACTIVE.fetch_add(1, AcqRel);
     }
+}
+
+/// A hook is over; its stack was `index`.
+fn go_out(index: usize) {
+    FREE.fetch_or(1 << index, AcqRel);
+    ACTIVE.fetch_sub(1, AcqRel);
+    if FORKING.load(Acquire) == 1 {
+        futex::wake(&ACTIVE, u32::MAX, Scope::Process);
+    }
+}
+
+/// On the program's stack: blocks signals and finds a stack for the hook.
+#[no_mangle]
+unsafe extern "C" fn hugeswap_hook_begin(args: *const usize) -> *mut Frame {
+    let mask = thread::block_signals();
+    come_in();
     let index = take_stack();
     let top = BASE.load(Relaxed) + (index + 1) * STACK;
     let frame = ((top - size_of::<Frame>()) & !15) as *mut Frame;
@@ -137,6 +156,34 @@ unsafe extern "C" fn hugeswap_hook_begin(args: *const usize) -> *mut Frame {
         });
     }
     frame
+}
+
+/// A hook in the deputy's thread, for one of the program's.
+pub fn on_behalf(call: usize, args: [usize; 6]) -> i64 {
+    come_in();
+    let mut frame = Frame {
+        args,
+        call,
+        result: 0,
+        mask: 0,
+        index: take_stack(),
+    };
+    hooks::run(&mut frame);
+    go_out(frame.index);
+    frame.result
+}
+
+/// On the program's stack, where a filter forbids what a hook needs: the deputy runs it.
+#[no_mangle]
+unsafe extern "C" fn hugeswap_hook_delegate(args: *const usize) -> i64 {
+    // SAFETY: the entry stored seven words at `args`.
+    let (call, a) = unsafe { (*args.add(6), core::array::from_fn(|i| *args.add(i))) };
+    let refused = sandbox::refused(call, a);
+    to_c(
+        refused
+            .or_else(|| deputy::ask(call, a))
+            .unwrap_or(-i64::from(libc::ENOSYS)),
+    )
 }
 
 /// In an engine thread: no hook, no signals to block, a stack that is not managed.
@@ -162,11 +209,7 @@ unsafe extern "C" fn hugeswap_hook_run(f: *mut Frame) {
 unsafe extern "C" fn hugeswap_hook_end(f: *mut Frame) -> i64 {
     // SAFETY: the frame that `begin` made; it is not used after its stack was given back.
     let (result, mask, index) = unsafe { ((*f).result, (*f).mask, (*f).index) };
-    FREE.fetch_or(1 << index, AcqRel);
-    ACTIVE.fetch_sub(1, AcqRel);
-    if FORKING.load(Acquire) == 1 {
-        futex::wake(&ACTIVE, u32::MAX, Scope::Process);
-    }
+    go_out(index);
     thread::restore_signals(mask);
     to_c(result)
 }
@@ -192,8 +235,84 @@ extern "C" fn hugeswap_seccomp(
     } else {
         flags
     };
+    match operation as u32 {
+        libc::SECCOMP_SET_MODE_FILTER => tell_of(filter),
+        libc::SECCOMP_SET_MODE_STRICT => tell_of(0),
+        _ => {}
+    }
     // SAFETY: the call that the program asked for, with its arguments.
     to_c(unsafe { hugeswap::sys::syscall::raw(nr, [operation, flags, filter, a3, a4, 0]) })
+}
+
+/// A hook notes the filter. What it is worth the kernel says, and nothing is changed of it, nor errno.
+fn tell_of(filter: usize) {
+    if hugeswap::engine::get().is_none() {
+        return;
+    }
+    // SAFETY: the thread's errno; the entry of a hook, which reads the filter with care.
+    unsafe {
+        let errno = *libc::__errno_location();
+        hugeswap_entry_sandbox(filter);
+        *libc::__errno_location() = errno;
+    }
+}
+
+/// `prctl`, and below it `syscall(SYS_prctl, ...)`.
+#[no_mangle]
+extern "C" fn hugeswap_prctl(option: i32, a1: usize, a2: usize, a3: usize, a4: usize) -> i64 {
+    if option == libc::PR_SET_SECCOMP {
+        match a1 as u32 {
+            libc::SECCOMP_MODE_FILTER => tell_of(a2),
+            libc::SECCOMP_MODE_STRICT => tell_of(0),
+            _ => {}
+        }
+    }
+    let args = [option as usize, a1, a2, a3, a4, 0];
+    // SAFETY: the call that the program asked for, with its arguments.
+    to_c(unsafe { hugeswap::sys::syscall::raw(libc::SYS_prctl, args) })
+}
+
+/// The address of what stands for the C library's `prctl`.
+pub fn prctl() -> usize {
+    hugeswap_prctl as extern "C" fn(i32, usize, usize, usize, usize) -> i64 as usize
+}
+
+#[no_mangle]
+extern "C" fn hugeswap_syscall_prctl(
+    _nr: i64,
+    option: i32,
+    a1: usize,
+    a2: usize,
+    a3: usize,
+    a4: usize,
+) -> i64 {
+    hugeswap_prctl(option, a1, a2, a3, a4)
+}
+
+/// `ioctl`, and below it `syscall(SYS_ioctl, ...)`.
+#[no_mangle]
+extern "C" fn hugeswap_ioctl(fd: i32, request: usize, arg: usize) -> i64 {
+    if request == release::REGISTER && hugeswap::engine::get().is_some() {
+        // SAFETY: the thread's errno; the entry of a hook, which reads the argument with care.
+        unsafe {
+            let errno = *libc::__errno_location();
+            hugeswap_entry_release(arg);
+            *libc::__errno_location() = errno;
+        }
+    }
+    let args = [fd as usize, request, arg, 0, 0, 0];
+    // SAFETY: the call that the program asked for, with its arguments.
+    to_c(unsafe { hugeswap::sys::syscall::raw(libc::SYS_ioctl, args) })
+}
+
+/// The address of what stands for the C library's `ioctl`.
+pub fn ioctl() -> usize {
+    hugeswap_ioctl as extern "C" fn(i32, usize, usize) -> i64 as usize
+}
+
+#[no_mangle]
+extern "C" fn hugeswap_syscall_ioctl(_nr: i64, fd: i32, request: usize, arg: usize) -> i64 {
+    hugeswap_ioctl(fd, request, arg)
 }
 
 /// The C function `syscall` ended with this error.
@@ -234,6 +353,8 @@ global_asm!(
     "hugeswap_entry hugeswap_entry_munlockall, 11",
     "hugeswap_entry hugeswap_entry_pin, 12",
     "hugeswap_entry hugeswap_entry_clone, 13",
+    "hugeswap_entry hugeswap_entry_sandbox, 15",
+    "hugeswap_entry hugeswap_entry_release, 16",
     // syscall(2). Calls that change the address space go the same way as their functions: the
     // arguments move down by one. A clone that shares memory or brings a stack stays what it is.
     ".macro hugeswap_number nr, number",
@@ -261,6 +382,10 @@ global_asm!(
     "je 3f",
     "cmp rdi, 317",
     "je hugeswap_seccomp",
+    "cmp rdi, 157",
+    "je hugeswap_syscall_prctl",
+    "cmp rdi, 16",
+    "je hugeswap_syscall_ioctl",
     "1: mov rax, rdi",
     "mov rdi, rsi",
     "mov rsi, rdx",
@@ -309,7 +434,16 @@ global_asm!(
     // them, is the plain system call.
     "cmp dword ptr fs:[0x2d0], 0",
     "je 2f",
-    "call hugeswap_hook_begin",
+    // A fork makes its own system call, whoever runs the hook.
+    "cmp byte ptr [rip + {delegating}], 0",
+    "je 5f",
+    "cmp eax, 6",
+    "je 5f",
+    "cmp eax, 13",
+    "je 5f",
+    "cmp eax, 14",
+    "jne 6f",
+    "5: call hugeswap_hook_begin",
     "mov rbx, rax",
     "mov r12, rsp",
     "mov rsp, rax",
@@ -326,6 +460,9 @@ global_asm!(
     "ret",
     "2: call hugeswap_hook_plain",
     "jmp 1b",
+    "6: call hugeswap_hook_delegate",
+    "jmp 1b",
+    delegating = sym deputy::DELEGATING,
 );
 
 extern "C" {
@@ -349,5 +486,7 @@ extern "C" {
         child_tid: usize,
         tls: usize,
     ) -> i64;
+    fn hugeswap_entry_sandbox(filter: usize) -> i64;
+    fn hugeswap_entry_release(registration: usize) -> i64;
     pub fn hugeswap_entry_pin(addr: usize, len: usize) -> i64;
 }

@@ -6,7 +6,7 @@
 
 use crate::entry::{
     Frame, BRK, CLONE, CLONE3, FORK, MADVISE, MLOCK, MLOCK2, MLOCKALL, MMAP, MPROTECT, MREMAP,
-    MUNLOCK, MUNLOCKALL, MUNMAP, PIN,
+    MUNLOCK, MUNLOCKALL, MUNMAP, PIN, RELEASE, SANDBOX,
 };
 use crate::state::{state, Area};
 use crate::{fork, lock};
@@ -65,6 +65,8 @@ pub fn run(f: &mut Frame) {
         MLOCKALL => lock::lock_all(e, bell, a[0] as i32),
         MUNLOCKALL => lock::unlock_all(e, bell),
         PIN => lock::pin(e, a[0], a[1]),
+        SANDBOX => crate::sandbox::note(a[0]),
+        RELEASE => crate::release::registered(e, bell, a[0]),
         _ => Err(Errno(libc::ENOSYS)),
     };
     if let (MMAP, Ok(at)) = (f.call, r) {

@@ -221,6 +221,13 @@ impl Targets {
             // SAFETY: passed on.
             unsafe { patch::redirect(name, from, to) }?;
         }
+        // Few programs need these: filters of system calls, userfaultfds of their own.
+        for (name, to) in [(c"prctl", entry::prctl()), (c"ioctl", entry::ioctl())] {
+            if let Ok(from) = patch::find(name) {
+                // SAFETY: passed on.
+                let _ = unsafe { patch::redirect(name, from, to) };
+            }
+        }
         Ok(())
     }
 }

@@ -9,6 +9,8 @@
 //! | `hooks` | mmap, munmap, mprotect, madvise, mremap |
 //! | `brk`, `fork`, `clone` | the heap; fork and what is like it |
 //! | `lock`, `resident` | mlock; what of the C library the kernel itself reads |
+//! | `release` | memory for a userfaultfd of the program's own |
+//! | `sandbox`, `deputy` | filters of system calls; a thread that is under none |
 //! | `state`, `window` | which addresses are ours, and which are free |
 //! | `failure` | a bug of ours ends the program with a message |
 //! | `maps` | what was mapped before we came |
@@ -17,6 +19,7 @@
 mod alloc;
 mod brk;
 mod clone;
+mod deputy;
 mod entry;
 mod failure;
 mod fork;
@@ -25,6 +28,8 @@ mod init;
 mod lock;
 mod maps;
 mod patch;
+mod release;
 mod resident;
+mod sandbox;
 mod state;
 mod window;

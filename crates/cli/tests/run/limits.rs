@@ -59,6 +59,10 @@ cases! {
     "sandbox":
     touches_only,
     maps_too,
+    plain_program,
+    plain_of_two,
+    plain_with_signals,
+    no_mappings,
     one_of_two,
     for_all_threads,
     killed_thread,

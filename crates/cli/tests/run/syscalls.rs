@@ -70,3 +70,14 @@ exact_cases! {
     looks_at_all,
     hinted_while_unmapped,
 }
+
+/// The kernel allows one userfaultfd for each mapping.
+#[test]
+fn a_userfaultfd_of_its_own() {
+    let program = compile("own_uffd");
+    let plain = std::process::Command::new(&program).output().unwrap();
+    assert_eq!(plain.stdout, b"ok\n", "{plain:?}");
+    let done = Run::new(64, [program]).seconds(60).ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done.has_swapped();
+}

@@ -5,12 +5,13 @@
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 
 static const size_t bytes = 128 * MB;
 static char *p;
 
-/* Everything but these few answers as `otherwise` says. The last four are the engine's, in the
- * program's threads: see docs/compatibility-limits.md. */
+/* Everything but these few answers as `otherwise` says. A plain program makes no more than the first of
+ * them; the last four are what hooks make besides. */
 static const int allowed[] = {SYS_read,   SYS_write, SYS_exit,         SYS_exit_group, SYS_futex,   SYS_mmap,
                               SYS_munmap, SYS_brk,   SYS_rt_sigreturn, SYS_mprotect,   SYS_madvise, SYS_rt_sigprocmask, SYS_getrlimit};
 enum { ALL = sizeof allowed / sizeof *allowed, PROGRAMS = ALL - 4 };
@@ -56,6 +57,17 @@ static void work(u64 seed) {
   verify(p, 4 * MB, seed + 1, "before what was replaced");
 }
 
+/* In the middle of whatever `work` does. */
+static volatile unsigned alarms;
+static void on_alarm(int signal) {
+  char *q = map_rw(MB);
+  fill(q, MB, alarms);
+  verify(q, MB, alarms, "of a signal's handler");
+  MUST(munmap(q, MB) == 0);
+  volatile char *at = p + 8 * MB + mix(alarms++ + signal) % (bytes - 8 * MB);
+  (void)*at;
+}
+
 static int go;
 static void *other(void *arg) {
   while (!__atomic_load_n(&go, __ATOMIC_ACQUIRE)) usleep(1000);
@@ -94,6 +106,39 @@ int main(int argc, char **argv) {
     f = filter(ALL, SECCOMP_RET_KILL_PROCESS);
     MUST(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &f) == 0);
     work(1);
+  } else if (!strcmp(what, "plain_program")) {
+    f = filter(PROGRAMS, SECCOMP_RET_KILL_PROCESS);
+    MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &f) == 0);
+    work(1);
+  } else if (!strcmp(what, "plain_of_two")) {
+    /* The other thread is under no filter; what this one may not do it is still refused. */
+    MUST(pthread_create(&t, 0, other, 0) == 0);
+    f = filter(PROGRAMS, SECCOMP_RET_ERRNO | EPERM);
+    MUST(syscall(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &f) == 0);
+    __atomic_store_n(&go, 1, __ATOMIC_RELEASE);
+    work(1);
+    MUST(mprotect(p, PAGE, PROT_NONE) == -1 && errno == EPERM);
+    MUST(madvise(p, bytes, MADV_DONTNEED) == -1 && errno == EPERM);
+    MUST(mremap(p, bytes, 2 * bytes, MREMAP_MAYMOVE) == MAP_FAILED && errno == EPERM);
+    verify(p, 4 * MB, 2, "what was to be dropped");
+    MUST(pthread_join(t, 0) == 0);
+  } else if (!strcmp(what, "plain_with_signals")) {
+    struct sigaction action = {.sa_handler = on_alarm};
+    struct itimerval often = {{0, 3000}, {0, 3000}};
+    MUST(sigaction(SIGALRM, &action, 0) == 0);
+    f = filter(PROGRAMS, SECCOMP_RET_KILL_PROCESS);
+    MUST(setitimer(ITIMER_REAL, &often, 0) == 0);
+    MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &f) == 0);
+    work(1);
+    MUST(alarms > 10);
+  } else if (!strcmp(what, "no_mappings")) {
+    /* Not even mmap: what there is can be used. */
+    f = filter(5, SECCOMP_RET_ERRNO | EPERM);
+    MUST(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &f) == 0);
+    touch(1);
+    MUST(mmap(0, MB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED && errno == EPERM);
+    MUST(munmap(p, MB) == -1 && errno == EPERM);
+    touch(2);
   } else if (!strcmp(what, "one_of_two")) {
     MUST(pthread_create(&t, 0, other, 0) == 0);
     f = filter(ALL, SECCOMP_RET_KILL_THREAD);

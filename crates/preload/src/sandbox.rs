@@ -1,0 +1,175 @@
+//! Filters of system calls that the program installs for itself.
+//!
+//! A hook makes system calls that the program does not. Where a filter forbids one of these, hooks run
+//! in the deputy's thread from then on (`deputy`), which is not under the filter. Filters are noted as
+//! they are installed, by prctl, syscall(2) or the seccomp call; a call that the program itself may not
+//! make is made as it is, so that it ends as the filter says.
+
+use crate::{deputy, entry};
+use core::sync::atomic::{AtomicPtr, Ordering::*};
+use hugeswap::mm::PMD_SIZE;
+use hugeswap::sys::bpf::{Call, Instruction};
+use hugeswap::sys::syscall::raw;
+use hugeswap::sys::{mem, Errno};
+
+/// Instructions of a filter at most: BPF_MAXINSNS.
+const MOST: usize = 4096;
+
+/// A filter of the process. None is forgotten: the kernel does not forget them either.
+struct Noted {
+    filter: Vec<Instruction>,
+    next: *const Noted,
+}
+
+static FILTERS: AtomicPtr<Noted> = AtomicPtr::new(core::ptr::null_mut());
+
+fn filters() -> impl Iterator<Item = &'static [Instruction]> {
+    let mut at = FILTERS.load(Acquire) as *const Noted;
+    core::iter::from_fn(move || {
+        // SAFETY: null, or a node that is never freed nor changed.
+        let noted = unsafe { at.as_ref() }?;
+        at = noted.next;
+        Some(&noted.filter[..])
+    })
+}
+
+/// Whether no filter of the process forbids the call, as far as is known.
+fn is_allowed(nr: i64, args: [usize; 6]) -> bool {
+    let call = Call { nr, args };
+    filters().all(|f| call.is_allowed(f))
+}
+
+/// What hooks do beside what the program asked for.
+fn hooks_may_work() -> bool {
+    const RW: usize = crate::hooks::RW as usize;
+    const ANON: usize = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
+    const PLACED: usize = ANON | libc::MAP_FIXED_NOREPLACE as usize;
+    const AT: usize = 1 << 40;
+    let private = |op: i32| (op | libc::FUTEX_PRIVATE_FLAG) as usize;
+    let made = [
+        (libc::SYS_mprotect, [AT, PMD_SIZE, RW, 0, 0, 0]),
+        (libc::SYS_mmap, [0, PMD_SIZE, RW, ANON, usize::MAX, 0]),
+        (libc::SYS_mmap, [AT, PMD_SIZE, 0, PLACED, usize::MAX, 0]),
+        (libc::SYS_munmap, [AT, PMD_SIZE, 0, 0, 0, 0]),
+        (libc::SYS_mincore, [AT, PMD_SIZE, AT, 0, 0, 0]),
+        (
+            libc::SYS_rt_sigprocmask,
+            [libc::SIG_SETMASK as usize, AT, AT, 8, 0, 0],
+        ),
+        (
+            libc::SYS_getrlimit,
+            [libc::RLIMIT_DATA as usize, AT, 0, 0, 0, 0],
+        ),
+        (libc::SYS_futex, [AT, private(libc::FUTEX_WAIT), 0, 0, 0, 0]),
+        (libc::SYS_futex, [AT, private(libc::FUTEX_WAKE), 1, 0, 0, 0]),
+        (libc::SYS_process_vm_readv, [1, AT, 1, AT, 1, 0]),
+    ];
+    let advised = [
+        libc::MADV_DONTNEED,
+        libc::MADV_NORMAL,
+        libc::MADV_RANDOM,
+        libc::MADV_DOFORK,
+    ];
+    let advised = advised.map(|a| (libc::SYS_madvise, [AT, PMD_SIZE, a as usize, 0, 0, 0]));
+    made.into_iter()
+        .chain(advised)
+        .all(|(nr, args)| is_allowed(nr, args))
+}
+
+/// In a hook: a filter is about to be installed; `program` is the address of a `struct sock_fprog`, 0
+/// for the strict mode.
+pub fn note(program: usize) -> Result<usize, Errno> {
+    let filter = if program == 0 {
+        strict()
+    } else {
+        read(program)?
+    };
+    let noted = Box::leak(Box::new(Noted {
+        filter,
+        next: FILTERS.load(Acquire),
+    }));
+    // Two threads at once.
+    while let Err(now) = FILTERS.compare_exchange(noted.next.cast_mut(), noted, AcqRel, Acquire) {
+        noted.next = now;
+    }
+    if !hooks_may_work() && !deputy::is_there() {
+        deputy::start()?;
+    }
+    Ok(0)
+}
+
+/// read, write, exit, rt_sigreturn.
+fn strict() -> Vec<Instruction> {
+    let op = |code, jt, jf, k| Instruction { code, jt, jf, k };
+    let mut filter = vec![op(0x20, 0, 0, 0)];
+    for nr in [
+        libc::SYS_read,
+        libc::SYS_write,
+        libc::SYS_exit,
+        libc::SYS_rt_sigreturn,
+    ] {
+        filter.push(op(0x15, 0, 1, nr as u32));
+        filter.push(op(0x06, 0, 0, libc::SECCOMP_RET_ALLOW));
+    }
+    filter.push(op(0x06, 0, 0, libc::SECCOMP_RET_KILL_THREAD));
+    filter
+}
+
+/// The program's filter. It may be anywhere, or nowhere: the kernel says so when it looks itself.
+fn read(program: usize) -> Result<Vec<Instruction>, Errno> {
+    let mut head = [0usize; 2];
+    // SAFETY: memory of ours, as long as said.
+    unsafe { mem::copy_from_program(program, head.as_mut_ptr().cast(), size_of_val(&head)) }?;
+    let len = head[0] & 0xffff;
+    if len == 0 || len > MOST {
+        return Err(Errno::EINVAL);
+    }
+    const NOTHING: Instruction = Instruction {
+        code: 0,
+        jt: 0,
+        jf: 0,
+        k: 0,
+    };
+    let mut filter = vec![NOTHING; len];
+    let to = filter.as_mut_ptr().cast();
+    // SAFETY: memory of ours, as long as said; any bytes are instructions.
+    unsafe { mem::copy_from_program(head[1], to, len * size_of::<Instruction>()) }?;
+    Ok(filter)
+}
+
+/// Makes a call itself, in the program's thread, that a filter forbids; says how it ended if it did not
+/// succeed. It does where this thread is not under the filter: then the hook does it over, which
+/// changes nothing any more but our tables.
+pub fn refused(call: usize, a: [usize; 6]) -> Option<i64> {
+    let (nr, args) = match call {
+        entry::MMAP => (libc::SYS_mmap, a),
+        entry::MUNMAP => (libc::SYS_munmap, a),
+        entry::MPROTECT => (libc::SYS_mprotect, a),
+        entry::MADVISE => (libc::SYS_madvise, a),
+        entry::MLOCK => (libc::SYS_mlock, a),
+        entry::MUNLOCK => (libc::SYS_munlock, a),
+        entry::MLOCK2 => (libc::SYS_mlock2, a),
+        entry::MLOCKALL => (libc::SYS_mlockall, a),
+        entry::MUNLOCKALL => (libc::SYS_munlockall, a),
+        // Done twice these would not be the same: one that does nothing.
+        entry::MREMAP => (libc::SYS_mremap, [a[0], a[1], a[1], 0, 0, 0]),
+        entry::BRK => (libc::SYS_brk, [0; 6]),
+        _ => return None,
+    };
+    if is_allowed(nr, a) {
+        return None;
+    }
+    // SAFETY: the program's own call.
+    let result = unsafe { raw(nr, args) };
+    if (-4095..0).contains(&result) {
+        return Some(match call {
+            entry::BRK => -i64::from(libc::ENOMEM),
+            _ => result,
+        });
+    }
+    if call == entry::MMAP && a[3] as i32 & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == 0 {
+        // SAFETY: just mapped, and nobody knows of it.
+        let _ = unsafe { mem::munmap(result as usize, a[1]) };
+    }
+    None
+}
