@@ -284,8 +284,9 @@ fn serve(listener: OwnedFd, control: &'static Control, watch: Watch) {
             let mut call: libc::seccomp_notif = std::mem::zeroed();
             if libc::ioctl(listener.as_raw_fd(), recv, &raw mut call) == -1 {
                 match io::Error::last_os_error().raw_os_error() {
-                    Some(libc::EINTR | libc::ENOENT) => continue,
-                    // Nobody runs under the filter any more.
+                    Some(libc::EINTR) => continue,
+                    // Who made the call was killed.
+                    Some(libc::ENOENT) if !is_abandoned(&listener) => continue,
                     _ => return,
                 }
             }
@@ -302,6 +303,18 @@ fn serve(listener: OwnedFd, control: &'static Control, watch: Watch) {
             libc::ioctl(listener.as_raw_fd(), send, &raw mut answer);
         }
     }
+}
+
+/// Nobody runs under the filter any more.
+fn is_abandoned(listener: &OwnedFd) -> bool {
+    let mut fd = libc::pollfd {
+        fd: listener.as_raw_fd(),
+        events: 0,
+        revents: 0,
+    };
+    // SAFETY: one structure, which outlives the call; it does not wait.
+    unsafe { libc::poll(&raw mut fd, 1, 0) };
+    fd.revents & libc::POLLHUP != 0
 }
 
 #[cfg(test)]
