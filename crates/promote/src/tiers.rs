@@ -177,28 +177,27 @@ pub fn room(node: u32) -> io::Result<u64> {
 }
 
 fn room_in(zoneinfo: &str, node: u32) -> u64 {
-    let (mut here, mut free, mut room) = (false, 0, 0);
+    // Over all zones: what one has to spare is no room while another is below. Pages come from the
+    // highest zone first, down to its low watermark, and only then from the next.
+    let (mut here, mut free, mut high) = (false, 0u64, 0u64);
     for line in zoneinfo.lines() {
         let mut words = line.split_whitespace();
+        let number = |words: &mut std::str::SplitWhitespace| -> u64 {
+            words.next().and_then(|word| word.parse().ok()).unwrap_or(0)
+        };
         match words.next() {
             // "Node 0, zone   Normal"
             Some("Node") => {
                 let number = words.next().map(|word| word.trim_end_matches(','));
                 here = number.and_then(|number| number.parse().ok()) == Some(node);
             }
-            Some("pages") if here && words.next() == Some("free") => {
-                free = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
-            }
-            Some("high") if here => {
-                let high: u64 = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
-                // And as much again: others allocate while we move.
-                room += u64::saturating_sub(free, 2 * high);
-                free = 0;
-            }
+            Some("pages") if here && words.next() == Some("free") => free += number(&mut words),
+            Some("high") if here => high += number(&mut words),
             _ => {}
         }
     }
-    room
+    // And as much again: others allocate while we move.
+    free.saturating_sub(2 * high)
 }
 
 #[cfg(test)]
@@ -262,6 +261,8 @@ Node 1, zone   Normal
         assert_eq!(room_in(ZONEINFO, 0), 40 + 200);
         assert_eq!(room_in(ZONEINFO, 1), 4980);
         assert_eq!(room_in(ZONEINFO, 2), 0);
+        let low = ZONEINFO.replace("high     400", "high     460");
+        assert_eq!(room_in(&low, 0), 120, "less than the first zone has");
     }
 
     #[test]

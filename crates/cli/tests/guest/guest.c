@@ -9,6 +9,7 @@
  *   guest random FILE READS       read 4 KiB pieces at random
  *   guest hold FILE SECONDS       read in a loop, also once it has no name, for so long at
  *                                 most, or until 99 % of it is on node 0
+ *   guest fill MIB                take so much memory that can't be moved, until it is killed
  *   guest peak FILE               most pages migrated within any second, while FILE is there
  */
 #define _GNU_SOURCE
@@ -209,6 +210,14 @@ static int peak(const char *name) {
     return 0;
 }
 
+static int fill(size_t mib) {
+    void *at = mmap(0, mib << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED || mlock(at, mib << 20)) die("mlock");
+    puts("filled");
+    fflush(stdout);
+    for (;;) pause();
+}
+
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     if (!strcmp(argv[1], "bind") && argc > 3) {
@@ -226,6 +235,7 @@ int main(int argc, char **argv) {
         return only_read(argv[2], atoi(argv[3]), atol(argv[4]));
     if (!strcmp(argv[1], "random")) return random_reads(argv[2], atol(argv[3]));
     if (!strcmp(argv[1], "hold")) return hold(argv[2], atof(argv[3]));
+    if (!strcmp(argv[1], "fill")) return fill(atol(argv[2]));
     if (!strcmp(argv[1], "peak")) return peak(argv[2]);
     return 2;
 }

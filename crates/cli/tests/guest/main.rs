@@ -59,16 +59,21 @@ fn a_kernel_that_does_not_move_pages() {
     Guest::new(ACTIVATIONS).run(&["run"]).passed(&names);
 }
 
-/// Prints what a reader whose hot set is larger than the room takes with
-/// promotion and without, in turns.
+/// A reader whose hot set is 1.5 times the room on node 0, with promotion off and on.
 #[test]
 fn throughput_under_a_hot_set_too_large() {
     if std::env::var("HUGESWAP_LONG_TESTS").as_deref() != Ok("1") {
         return;
     }
-    Guest::new(READS)
-        .set("WAYS", "off default off default off default")
-        .set("READS", "150")
-        .run(&["thrash"])
-        .passed(&["bounded-default"]);
+    let scenarios = ["throughput"];
+    Guest::new(READS).counted().run(&scenarios).passed(&[
+        "too-large-default",
+        "alive-default",
+        "bounded-default",
+        "too-large-demote",
+        "alive-demote",
+        "bounded-demote",
+        "throughput-default",
+        "throughput-demote",
+    ]);
 }
