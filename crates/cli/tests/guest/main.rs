@@ -30,6 +30,8 @@ fn promotes_what_is_read_again() {
         "tiers-promote",
         "no-such-node",
         "no-permission",
+        "root-without-rights",
+        "no-trace-events",
         "xfs-is-promoted",
         "btrfs-is-promoted",
         "deleted-is-promoted",

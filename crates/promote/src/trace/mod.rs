@@ -84,15 +84,16 @@ pub struct Points {
 
 impl Points {
     pub fn find() -> io::Result<Points> {
-        let dir = sys::tracefs().map_err(|err| {
-            io::Error::new(err.kind(), format!("the kernel's trace events: {err}"))
-        })?;
-        match reads(dir.as_fd()) {
+        Points::find_in(tracefs()?.as_fd())
+    }
+
+    fn find_in(dir: BorrowedFd) -> io::Result<Points> {
+        match reads(dir) {
             Ok(point) => Ok(Points {
                 kind: Kind::Reads,
                 points: vec![point],
             }),
-            Err(err) if err.kind() == io::ErrorKind::NotFound => Points::activations(dir.as_fd()),
+            Err(err) if err.kind() == io::ErrorKind::NotFound => Points::activations(dir),
             Err(err) => Err(err),
         }
     }
@@ -120,8 +121,18 @@ impl Points {
 
     /// For a test of what an older kernel offers.
     pub fn find_activations() -> io::Result<Points> {
-        Points::activations(sys::tracefs()?.as_fd())
+        Points::activations(tracefs()?.as_fd())
     }
+}
+
+fn tracefs() -> io::Result<OwnedFd> {
+    sys::tracefs().map_err(|err| {
+        let text = match err.raw_os_error() {
+            Some(libc::ENODEV | libc::ENOSYS) => format!("this kernel has no trace events: {err}"),
+            _ => format!("the kernel's trace events: {err}"),
+        };
+        io::Error::new(err.kind(), text)
+    })
 }
 
 fn load(dir: BorrowedFd, event: &str) -> io::Result<(u64, String)> {
@@ -455,4 +466,52 @@ fn count(event: BorrowedFd) -> io::Result<u64> {
 fn online_cpus() -> io::Result<Vec<u32>> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
     crate::tiers::parse_list(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory that looks like tracefs with these events.
+    fn events(name: &str, events: &[(&str, &str)]) -> (std::path::PathBuf, File) {
+        let dir = std::env::temp_dir().join(format!("hugeswap-{name}-{}", std::process::id()));
+        for (event, format) in events {
+            let event = dir.join("events").join(event);
+            std::fs::create_dir_all(&event).unwrap();
+            std::fs::write(event.join("id"), "7\n").unwrap();
+            std::fs::write(event.join("format"), format).unwrap();
+        }
+        std::fs::create_dir_all(&dir).unwrap();
+        let open = File::open(&dir).unwrap();
+        (dir, open)
+    }
+
+    const PFN: &str = "\tfield:unsigned long pfn;\toffset:16;\tsize:8;\tsigned:0;\n";
+
+    #[test]
+    fn a_kernel_with_neither_event_is_told_of() {
+        let (path, dir) = events("neither", &[]);
+        let err = Points::find_in(dir.as_fd()).unwrap_err();
+        assert_eq!(err.kind(), io::ErrorKind::NotFound);
+        let text = err.to_string();
+        assert!(
+            text.contains("neither filemap:mm_filemap_get_pages"),
+            "{text}"
+        );
+        std::fs::remove_dir_all(path).unwrap();
+        // One of the two that activations need is not enough.
+        let (path, dir) = events("half", &[("pagemap/mm_lru_activate", PFN)]);
+        let err = Points::find_in(dir.as_fd()).unwrap_err();
+        assert!(err.to_string().contains("neither"), "{err}");
+        std::fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn an_event_with_other_fields_is_told_of() {
+        let (path, dir) = events("fields", &[("filemap/mm_filemap_get_pages", PFN)]);
+        let err = Points::find_in(dir.as_fd()).unwrap_err();
+        assert_eq!(err.kind(), io::ErrorKind::Unsupported);
+        assert!(err.to_string().contains("no field i_ino"), "{err}");
+        std::fs::remove_dir_all(path).unwrap();
+    }
 }
