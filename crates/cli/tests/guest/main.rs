@@ -69,10 +69,8 @@ fn throughput_under_a_hot_set_too_large() {
     }
     let scenarios = ["throughput"];
     Guest::new(READS).counted().run(&scenarios).passed(&[
-        "too-large-default",
         "alive-default",
         "bounded-default",
-        "too-large-demote",
         "alive-demote",
         "bounded-demote",
         "throughput-default",

@@ -36,8 +36,8 @@ for way in off default demote; do
     [ $way = off ] && off=$seconds
     ratio=$(awk -v a=$seconds -v b=$off 'BEGIN { printf "%.4f", a / b }')
     echo "NOTE $way: $seconds s, $ratio of off, $moved pages migrated, $(guest where /mnt/big)"
+    echo "NOTE $way: room on node 0 afterwards $(room 0) MiB"
     [ $way = off ] && continue
-    check "too-large-$way" "all of it is on node 0" [ "$(field node1 "$(guest where /mnt/big)")" -gt 0 ]
     check "alive-$way" "$(cat /run/err)" kill -0 $daemon
     stop
     echo "NOTE $way: promoted $(counter pgpromote_success), demoted $(counter pgdemote_proactive), no room $(counter no_room), backoffs $(counter backoffs), sampled $(counter numa_hint_page_cache)"
