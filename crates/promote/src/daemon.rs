@@ -77,6 +77,10 @@ struct Walk {
 pub struct Daemon {
     config: Config,
     trace: Trace,
+    /// Why reads of tmpfs can't be watched.
+    tmpfs: Option<String>,
+    /// Not watched before.
+    tmpfs_rests: Time,
     /// As measured at the start, and what a record costs us, in nanoseconds.
     costs: Costs,
     handling: f64,
@@ -113,6 +117,7 @@ fn now() -> Time {
 impl Daemon {
     pub fn new(config: Config, points: Points) -> io::Result<Daemon> {
         let mut trace = Trace::new(points)?;
+        let tmpfs = trace.add_tmpfs().err().map(|err| err.to_string());
         let costs = trace.calibrate().unwrap_or_default();
         let now = now();
         Ok(Daemon {
@@ -135,6 +140,8 @@ impl Daemon {
             cold: Walk::default(),
             random: now.0 | 1,
             trace,
+            tmpfs,
+            tmpfs_rests: now,
             costs,
             config,
         })
@@ -142,6 +149,11 @@ impl Daemon {
 
     pub fn kind(&self) -> Kind {
         self.trace.kind()
+    }
+
+    /// Why files on tmpfs stay where they are, if they do.
+    pub fn without_tmpfs(&self) -> Option<&str> {
+        self.tmpfs.as_deref()
     }
 
     /// Goes on until a signal is readable on `signals` or `report`, which is
@@ -173,6 +185,8 @@ impl Daemon {
                     return Ok(End::Signal);
                 }
                 if !on.is_zero() {
+                    let tmpfs = self.tmpfs_is_due(begin);
+                    self.trace.want_tmpfs(tmpfs);
                     self.trace.start(self.period())?;
                 }
                 if self.kind() == Kind::Activations {
@@ -227,6 +241,21 @@ impl Daemon {
             Kind::Reads => self.budget.period(),
             Kind::Activations => 1,
         }
+    }
+
+    /// Does the phase that begins watch tmpfs? To switch that on and off takes no more than a
+    /// quarter of what looking may cost.
+    fn tmpfs_is_due(&mut self, at: Time) -> bool {
+        if at < self.tmpfs_rests {
+            return false;
+        }
+        let mut routes = self.config.routes.iter();
+        let due = routes.any(|route| tiers::tmpfs_pages(route.from) != Some(0));
+        if due {
+            let rest = self.trace.tmpfs_switch() as f64 / (self.config.budget / 8.0);
+            self.tmpfs_rests = at.after(Duration::from_nanos(rest as u64));
+        }
+        due
     }
 
     /// A number from 0 to 1, so that watching does not keep step with a
@@ -289,6 +318,7 @@ impl Daemon {
                 first,
                 last,
                 pid,
+                whole,
             } => {
                 stats.numa_hint_page_cache += 1;
                 if readers.len() >= MOST_READERS && !readers.contains_key(&file) {
@@ -297,7 +327,11 @@ impl Daemon {
                 if readers.insert(file, pid).is_none() && new.len() < MOST_NEW {
                     new.push(file);
                 }
-                policy.access(file, first, last, time);
+                if whole {
+                    policy.access_whole(file, first, last, time);
+                } else {
+                    policy.access(file, first, last, time);
+                }
             }
             Event::Inserted { file, page, pfn } => {
                 if owners.len() >= MOST_FRAMES {

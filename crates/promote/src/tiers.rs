@@ -147,6 +147,12 @@ pub fn file_pages(node: u32) -> io::Result<u64> {
     meminfo(&text, "FilePages").ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
+/// Of these, pages of tmpfs and shared memory; `None` where that is not known.
+pub fn tmpfs_pages(node: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("{NODES}/node{node}/meminfo")).ok()?;
+    meminfo(&text, "Shmem")
+}
+
 /// Blocks that all memory has.
 pub fn blocks() -> u64 {
     let pages: u64 = nodes()
@@ -267,7 +273,9 @@ Node 1, zone   Normal
 
     #[test]
     fn file_pages_are_read() {
-        let text = "Node 1 MemTotal:  100 kB\nNode 1 FilePages:    64 kB\n";
+        let text = "Node 1 MemTotal:  100 kB\nNode 1 FilePages:    64 kB\n\
+                    Node 1 ShmemHugePages:  2048 kB\nNode 1 Shmem:   8 kB\n";
         assert_eq!(meminfo(text, "FilePages"), Some(16));
+        assert_eq!(meminfo(text, "Shmem"), Some(2));
     }
 }

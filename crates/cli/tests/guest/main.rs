@@ -44,6 +44,24 @@ fn promotes_what_is_read_again() {
 }
 
 #[test]
+fn promotes_what_is_on_tmpfs() {
+    Guest::new(READS).run(&["tmpfs"]).passed(&[
+        "tmpfs-off-nothing-moves",
+        "tmpfs-read-once-stays",
+        "tmpfs-is-promoted",
+        "tmpfs-contents-are-the-same",
+        "tmpfs-probe-left-behind",
+        "tmpfs-huge-is-huge",
+        "tmpfs-probe-taken-away",
+        "tmpfs-huge-is-promoted",
+        "tmpfs-huge-contents",
+        "tmpfs-probe-is-gone",
+        "no-types-is-said",
+        "no-types-goes-on",
+    ]);
+}
+
+#[test]
 fn a_kernel_without_the_event_for_reads() {
     Guest::new(ACTIVATIONS).run(&["activations"]).passed(&[
         "watches-activations",
