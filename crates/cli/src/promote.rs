@@ -239,6 +239,9 @@ impl View {
             "hugeswap: an event costs {:.0} ns, a record {:.0} ns more",
             costs.event, costs.sample
         );
+        if let Some(why) = daemon.without_tmpfs() {
+            eprintln!("hugeswap: tmpfs files are not promoted: {why}");
+        }
     }
 
     fn show(&mut self, stats: &Stats) {

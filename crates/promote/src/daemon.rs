@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::credit::Credit;
 use crate::files::{Files, Skip};
 use crate::page::{Block, FileId, Time, BATCH_BLOCKS, BLOCK_PAGES, PAGE};
 use crate::place::{Folio, Frames, Window};
@@ -50,9 +51,6 @@ const WINDOW: u64 = BATCH_BLOCKS * BLOCK_PAGES;
 /// Frames whose file is remembered.
 const MOST_FRAMES: usize = 1 << 18;
 const MOST_READERS: usize = 1 << 14;
-/// What is saved up of the budget at most, for times in which there is much to
-/// look at.
-const SAVED: Duration = Duration::from_secs(60);
 /// Records wait no longer in a ring: their reader may end soon, and with it the
 /// way to its file.
 const LATENCY: Duration = Duration::from_millis(100);
@@ -79,9 +77,15 @@ struct Walk {
 pub struct Daemon {
     config: Config,
     trace: Trace,
+    /// Why reads of tmpfs can't be watched.
+    tmpfs: Option<String>,
+    /// Not watched before.
+    tmpfs_rests: Time,
     /// As measured at the start, and what a record costs us, in nanoseconds.
     costs: Costs,
     handling: f64,
+    /// What was spent on records since that was last learned, and on how many.
+    handled: (u64, u64),
     budget: Budget,
     policy: Policy,
     files: Files,
@@ -94,15 +98,11 @@ pub struct Daemon {
     started: Time,
     /// Room on each fast node, and when it was asked for.
     room: HashMap<u32, (u64, Time)>,
-    /// Processor time that may be spent on looking, in nanoseconds.
-    credit: f64,
-    credited: Time,
+    credit: Credit,
     /// Processor time that went into moving, in nanoseconds.
     moving: u64,
     /// The same of reading the rings.
     draining: u64,
-    /// Of all else, when last looked at.
-    cpu: u64,
     /// Activations, at the end of the last interval.
     hints: u64,
     scan: Walk,
@@ -117,6 +117,7 @@ fn now() -> Time {
 impl Daemon {
     pub fn new(config: Config, points: Points) -> io::Result<Daemon> {
         let mut trace = Trace::new(points)?;
+        let tmpfs = trace.add_tmpfs().err().map(|err| err.to_string());
         let costs = trace.calibrate().unwrap_or_default();
         let now = now();
         Ok(Daemon {
@@ -129,17 +130,18 @@ impl Daemon {
             stats: Stats::default(),
             started: now,
             room: HashMap::new(),
-            credit: 0.0,
+            credit: Credit::new(config.budget / 2.0, now, sys::cpu_nanos()),
             handling: 500.0,
-            credited: now,
+            handled: (0, 0),
             moving: 0,
             draining: 0,
-            cpu: sys::cpu_nanos(),
             hints: 0,
             scan: Walk::default(),
             cold: Walk::default(),
             random: now.0 | 1,
             trace,
+            tmpfs,
+            tmpfs_rests: now,
             costs,
             config,
         })
@@ -147,6 +149,11 @@ impl Daemon {
 
     pub fn kind(&self) -> Kind {
         self.trace.kind()
+    }
+
+    /// Why files on tmpfs stay where they are, if they do.
+    pub fn without_tmpfs(&self) -> Option<&str> {
+        self.tmpfs.as_deref()
     }
 
     /// Goes on until a signal is readable on `signals` or `report`, which is
@@ -160,7 +167,7 @@ impl Daemon {
             let begin = now();
             let end = begin.after(self.config.interval);
             let cpu = (sys::cpu_nanos(), self.moving);
-            self.earn(begin);
+            self.debt(begin);
             let slow: u64 = self
                 .config
                 .routes
@@ -178,6 +185,8 @@ impl Daemon {
                     return Ok(End::Signal);
                 }
                 if !on.is_zero() {
+                    let tmpfs = self.tmpfs_is_due(begin);
+                    self.trace.want_tmpfs(tmpfs);
                     self.trace.start(self.period())?;
                 }
                 if self.kind() == Kind::Activations {
@@ -234,6 +243,21 @@ impl Daemon {
         }
     }
 
+    /// Does the phase that begins watch tmpfs? To switch that on and off takes no more than a
+    /// quarter of what looking may cost.
+    fn tmpfs_is_due(&mut self, at: Time) -> bool {
+        if at < self.tmpfs_rests {
+            return false;
+        }
+        let mut routes = self.config.routes.iter();
+        let due = routes.any(|route| tiers::tmpfs_pages(route.from) != Some(0));
+        if due {
+            let rest = self.trace.tmpfs_switch() as f64 / (self.config.budget / 8.0);
+            self.tmpfs_rests = at.after(Duration::from_nanos(rest as u64));
+        }
+        due
+    }
+
     /// A number from 0 to 1, so that watching does not keep step with a
     /// program that reads in turns.
     fn draw(&mut self) -> f64 {
@@ -244,16 +268,10 @@ impl Daemon {
     }
 
     /// Half of the budget is for sampling, the records' handling included, and
-    /// half for all else that we do but moving. Adds to that, and takes off
-    /// what was spent.
-    fn earn(&mut self, now: Time) {
-        let share = self.config.budget / 2.0;
-        let cpu = sys::cpu_nanos() - self.moving - self.draining;
-        let earned = share * now.since(self.credited).as_nanos() as f64;
-        let spent = cpu.saturating_sub(self.cpu) as f64;
-        self.credit = (self.credit + earned - spent).min(share * SAVED.as_nanos() as f64);
-        self.credited = now;
-        self.cpu = cpu;
+    /// half for all else that we do but moving: has that cost more than it may?
+    fn debt(&mut self, now: Time) -> Option<Duration> {
+        let spent = sys::cpu_nanos() - self.moving - self.draining;
+        self.credit.debt(now, spent)
     }
 
     /// Empties rings, looks and moves, and sleeps, until `end`. True: a signal
@@ -284,9 +302,12 @@ impl Daemon {
     }
 
     fn drain(&mut self) {
-        if !self.trace.watching() {
-            return;
+        if self.trace.watching() {
+            self.empty_rings();
         }
+    }
+
+    fn empty_rings(&mut self) {
         let before = (sys::cpu_nanos(), self.stats.numa_hint_page_cache);
         let (policy, stats) = (&mut self.policy, &mut self.stats);
         let (readers, owners) = (&mut self.readers, &mut self.owners);
@@ -297,6 +318,7 @@ impl Daemon {
                 first,
                 last,
                 pid,
+                whole,
             } => {
                 stats.numa_hint_page_cache += 1;
                 if readers.len() >= MOST_READERS && !readers.contains_key(&file) {
@@ -305,7 +327,11 @@ impl Daemon {
                 if readers.insert(file, pid).is_none() && new.len() < MOST_NEW {
                     new.push(file);
                 }
-                policy.access(file, first, last, time);
+                if whole {
+                    policy.access_whole(file, first, last, time);
+                } else {
+                    policy.access(file, first, last, time);
+                }
             }
             Event::Inserted { file, page, pfn } => {
                 if owners.len() >= MOST_FRAMES {
@@ -324,9 +350,14 @@ impl Daemon {
         let samples = self.stats.numa_hint_page_cache - before.1;
         let spent = sys::cpu_nanos() - before.0;
         self.draining += spent;
-        if samples >= 100 {
-            let each = spent as f64 / samples as f64;
+        if samples > 0 {
+            // Few at a time cost more each: they count as they come.
+            self.handled = (self.handled.0 + spent, self.handled.1 + samples);
+        }
+        if self.handled.1 >= 100 {
+            let each = self.handled.0 as f64 / self.handled.1 as f64;
             self.handling += (each - self.handling) / 8.0;
+            self.handled = (0, 0);
         }
         for file in new {
             // Finds the way there and remembers it.
@@ -376,25 +407,12 @@ impl Daemon {
         let costs = self.costs();
         let phase = self.trace.stop(costs);
         // What came between the last look and the end.
-        self.trace_rest();
+        self.empty_rings();
         let interval = self.config.interval.as_secs_f64();
         self.stats.sample_duty = phase.on.as_secs_f64() / interval;
         self.stats.sample_period = self.period();
         self.stats.overhead_sampling = costs.of(phase).as_secs_f64() / interval;
         self.budget.learn(phase, costs);
-    }
-
-    /// Records that were written while the tracepoints were being closed.
-    fn trace_rest(&mut self) {
-        let policy = &mut self.policy;
-        self.trace.drain(|event, time| {
-            if let Event::Read {
-                file, first, last, ..
-            } = event
-            {
-                policy.access(file, first, last, time);
-            }
-        });
     }
 
     /// Moves for a while; says how long there is nothing to do.
@@ -405,11 +423,8 @@ impl Daemon {
             if at.since(begin) >= SLICE {
                 return Ok(Duration::ZERO);
             }
-            self.earn(at);
-            if self.credit < 0.0 {
-                // Looking has cost too much: until it is earned again.
-                let nanos = -self.credit / (self.config.budget / 2.0);
-                return Ok(Duration::from_nanos(nanos as u64).max(Duration::from_millis(1)));
+            if let Some(wait) = self.debt(at) {
+                return Ok(wait);
             }
             match self.policy.next(at) {
                 Next::Nothing => return Ok(self.config.interval),
@@ -715,8 +730,7 @@ impl Daemon {
     fn scan(&mut self, end: Time) {
         loop {
             let at = now();
-            self.earn(at);
-            if at >= end || self.credit < 0.0 {
+            if at >= end || self.debt(at).is_some() {
                 return;
             }
             self.drain();

@@ -8,12 +8,14 @@
 //! * `page`: what is counted and named;
 //! * `sys`: the system calls, and the only unsafe code;
 //! * `rate`, `hot`, `backoff`, `policy`: what is promoted, when, and when not;
+//! * `credit`: what looking may cost;
 //! * `tiers`, `trace`, `place`, `files`: what the kernel knows and can do;
 //! * `stats`, `daemon`: all of it together;
 //! * `simulate`: the same policy over a trace and a model of two tiers.
 #![deny(unsafe_code)]
 
 pub mod backoff;
+pub mod credit;
 pub mod daemon;
 pub mod files;
 pub mod hot;

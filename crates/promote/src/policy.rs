@@ -111,6 +111,11 @@ impl Policy {
     /// Pages `first` to `last` of a file were read.
     pub fn access(&mut self, file: FileId, first: u64, last: u64, now: Time) {
         let last = last.clamp(first, first.saturating_add(ACCESS_PAGES - 1));
+        self.access_whole(file, first, last, now);
+    }
+
+    /// The same, where no other event tells of a part of that read.
+    pub fn access_whole(&mut self, file: FileId, first: u64, last: u64, now: Time) {
         for index in first / BLOCK_PAGES..=last / BLOCK_PAGES {
             let block = Block { file, index };
             if self.hot.access(block, now) {

@@ -69,6 +69,16 @@ pub fn read_at(dir: BorrowedFd, path: &str) -> io::Result<String> {
     io::read_to_string(std::fs::File::from(fd))
 }
 
+/// Appends to a small file below a directory, in one write.
+pub fn append_at(dir: BorrowedFd, path: &str, text: &str) -> io::Result<()> {
+    let path = CString::new(path)?;
+    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC;
+    // SAFETY: the path ends in 0.
+    let fd = unsafe { owned(libc::openat(dir.as_raw_fd(), path.as_ptr(), flags) as libc::c_long)? };
+    let line = format!("{text}\n");
+    io::Write::write_all(&mut std::fs::File::from(fd), line.as_bytes())
+}
+
 // --- perf --------------------------------------------------------------------
 
 /// `struct perf_event_attr`, as far as its fifth version.
@@ -273,13 +283,21 @@ const MPOL_MF_MOVE_ALL: libc::c_int = 1 << 2;
 
 /// A file in memory that what is read is written to; a page of it.
 fn sink() -> io::Result<BorrowedFd<'static>> {
-    static SINK: OnceLock<OwnedFd> = OnceLock::new();
+    static SINK: OnceLock<std::fs::File> = OnceLock::new();
     if let Some(sink) = SINK.get() {
         return Ok(sink.as_fd());
     }
+    let file = memory_file(0)?;
+    Ok(SINK.get_or_init(|| file).as_fd())
+}
+
+/// A file of so many bytes in memory, as tmpfs has them.
+pub fn memory_file(size: u64) -> io::Result<std::fs::File> {
     // SAFETY: the name ends in 0.
-    let fd = unsafe { owned(libc::memfd_create(c"seen".as_ptr(), libc::MFD_CLOEXEC).into())? };
-    Ok(SINK.get_or_init(|| fd).as_fd())
+    let fd = unsafe { owned(libc::memfd_create(c"hugeswap".as_ptr(), libc::MFD_CLOEXEC).into())? };
+    let file = std::fs::File::from(fd);
+    file.set_len(size)?;
+    Ok(file)
 }
 
 /// A part of a file, mapped to be looked at.
@@ -593,7 +611,7 @@ pub fn wait(fds: &[BorrowedFd], timeout: std::time::Duration) -> io::Result<Vec<
     }
 }
 
-/// Three descriptors for each processor may be more than a process may have
+/// Five descriptors for each processor may be more than a process may have
 /// by default.
 pub fn allow_descriptors() {
     // SAFETY: the kernel fills the limits, and takes those that it gave.

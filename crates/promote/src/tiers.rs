@@ -147,6 +147,12 @@ pub fn file_pages(node: u32) -> io::Result<u64> {
     meminfo(&text, "FilePages").ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
+/// Of these, pages of tmpfs and shared memory; `None` where that is not known.
+pub fn tmpfs_pages(node: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("{NODES}/node{node}/meminfo")).ok()?;
+    meminfo(&text, "Shmem")
+}
+
 /// Blocks that all memory has.
 pub fn blocks() -> u64 {
     let pages: u64 = nodes()
@@ -177,28 +183,27 @@ pub fn room(node: u32) -> io::Result<u64> {
 }
 
 fn room_in(zoneinfo: &str, node: u32) -> u64 {
-    let (mut here, mut free, mut room) = (false, 0, 0);
+    // Over all zones: what one has to spare is no room while another is below. Pages come from the
+    // highest zone first, down to its low watermark, and only then from the next.
+    let (mut here, mut free, mut high) = (false, 0u64, 0u64);
     for line in zoneinfo.lines() {
         let mut words = line.split_whitespace();
+        let number = |words: &mut std::str::SplitWhitespace| -> u64 {
+            words.next().and_then(|word| word.parse().ok()).unwrap_or(0)
+        };
         match words.next() {
             // "Node 0, zone   Normal"
             Some("Node") => {
                 let number = words.next().map(|word| word.trim_end_matches(','));
                 here = number.and_then(|number| number.parse().ok()) == Some(node);
             }
-            Some("pages") if here && words.next() == Some("free") => {
-                free = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
-            }
-            Some("high") if here => {
-                let high: u64 = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
-                // And as much again: others allocate while we move.
-                room += u64::saturating_sub(free, 2 * high);
-                free = 0;
-            }
+            Some("pages") if here && words.next() == Some("free") => free += number(&mut words),
+            Some("high") if here => high += number(&mut words),
             _ => {}
         }
     }
-    room
+    // And as much again: others allocate while we move.
+    free.saturating_sub(2 * high)
 }
 
 #[cfg(test)]
@@ -262,11 +267,15 @@ Node 1, zone   Normal
         assert_eq!(room_in(ZONEINFO, 0), 40 + 200);
         assert_eq!(room_in(ZONEINFO, 1), 4980);
         assert_eq!(room_in(ZONEINFO, 2), 0);
+        let low = ZONEINFO.replace("high     400", "high     460");
+        assert_eq!(room_in(&low, 0), 120, "less than the first zone has");
     }
 
     #[test]
     fn file_pages_are_read() {
-        let text = "Node 1 MemTotal:  100 kB\nNode 1 FilePages:    64 kB\n";
+        let text = "Node 1 MemTotal:  100 kB\nNode 1 FilePages:    64 kB\n\
+                    Node 1 ShmemHugePages:  2048 kB\nNode 1 Shmem:   8 kB\n";
         assert_eq!(meminfo(text, "FilePages"), Some(16));
+        assert_eq!(meminfo(text, "Shmem"), Some(2));
     }
 }

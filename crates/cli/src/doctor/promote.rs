@@ -5,12 +5,13 @@ use std::io;
 use hugeswap_promote::place::Frames;
 use hugeswap_promote::sys;
 use hugeswap_promote::tiers;
+use hugeswap_promote::trace::tmpfs::Probe;
 use hugeswap_promote::trace::{Kind, Points, Trace};
 
 use super::{Check, Verdict};
 
 pub fn all() -> Vec<Check> {
-    vec![nodes(), events(), frames()]
+    vec![nodes(), events(), tmpfs(), frames()]
 }
 
 fn nodes() -> Check {
@@ -56,6 +57,20 @@ fn events() -> Check {
                 .so("a page is found by its activation, where its file is known")
                 .mend("install Linux 6.10 or later and reboot")
         }
+    }
+}
+
+fn tmpfs() -> Check {
+    let name = "reads of tmpfs";
+    if let Ok(points) = Points::find() {
+        if points.kind == Kind::Activations {
+            return Check::ok(name, "seen by activations");
+        }
+    }
+    match Probe::make().and_then(|probe| probe.load()) {
+        Ok(_) => Check::ok(name, "a kprobe and the kernel's types (BTF) tell of them"),
+        Err(err) => Check::new(name, Verdict::Limited, err.to_string())
+            .so("files on tmpfs are not promoted"),
     }
 }
 

@@ -9,6 +9,9 @@
  *   guest random FILE READS       read 4 KiB pieces at random
  *   guest hold FILE SECONDS       read in a loop, also once it has no name, for so long at
  *                                 most, or until 99 % of it is on node 0
+ *   guest powerless COMMAND...    run a command as root without capabilities
+ *   guest untraced COMMAND...     run a command as on a kernel without trace events
+ *   guest fill MIB                take so much memory that can't be moved, until it is killed
  *   guest peak FILE               most pages migrated within any second, while FILE is there
  */
 #define _GNU_SOURCE
@@ -18,7 +21,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -209,8 +216,39 @@ static int peak(const char *name) {
     return 0;
 }
 
+static int fill(size_t mib) {
+    void *at = mmap(0, mib << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED || mlock(at, mib << 20)) die("mlock");
+    puts("filled");
+    fflush(stdout);
+    for (;;) pause();
+}
+
+static void powerless(void) {
+    for (int cap = 0; prctl(PR_CAPBSET_READ, cap) >= 0; cap++)
+        if (prctl(PR_CAPBSET_DROP, cap)) die("PR_CAPBSET_DROP");
+}
+
+/* There is no file system of that name. */
+static void untraced(void) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fsopen, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENODEV),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) die("PR_SET_SECCOMP");
+}
+
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
+    if (!strcmp(argv[1], "powerless") || !strcmp(argv[1], "untraced")) {
+        if (argv[1][0] == 'p') powerless();
+        else untraced();
+        execvp(argv[2], argv + 2);
+        die(argv[2]);
+    }
     if (!strcmp(argv[1], "bind") && argc > 3) {
         unsigned long mask = 1UL << atoi(argv[2]);
         if (syscall(SYS_set_mempolicy, 2 /* MPOL_BIND */, &mask, 64)) die("set_mempolicy");
@@ -226,6 +264,7 @@ int main(int argc, char **argv) {
         return only_read(argv[2], atoi(argv[3]), atol(argv[4]));
     if (!strcmp(argv[1], "random")) return random_reads(argv[2], atol(argv[3]));
     if (!strcmp(argv[1], "hold")) return hold(argv[2], atof(argv[3]));
+    if (!strcmp(argv[1], "fill")) return fill(atol(argv[2]));
     if (!strcmp(argv[1], "peak")) return peak(argv[2]);
     return 2;
 }

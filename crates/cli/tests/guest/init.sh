@@ -9,7 +9,6 @@ mount -t devtmpfs none /dev
 mkdir -p /mnt /tmp /run
 mount -t tmpfs -o size=64m none /run
 for module in $(cat /modules/order); do insmod /modules/$module || echo "no module $module"; done
-[ -e /environment ] && . /environment
 PROMOTE="hugeswap promote --from 1 --to 0 --interval 200ms --overhead-budget 100%"
 
 pass() { echo "PASS $1"; }
@@ -32,6 +31,8 @@ on_slow() {
 }
 
 start() {
+    # Not the one before's: the file is waited for.
+    : > /run/log
     $PROMOTE --json "$@" > /run/log 2> /run/err &
     daemon=$!
     # Until it has said what it watches and has drawn its first breath.

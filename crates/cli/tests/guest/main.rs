@@ -30,6 +30,8 @@ fn promotes_what_is_read_again() {
         "tiers-promote",
         "no-such-node",
         "no-permission",
+        "root-without-rights",
+        "no-trace-events",
         "xfs-is-promoted",
         "btrfs-is-promoted",
         "deleted-is-promoted",
@@ -38,6 +40,24 @@ fn promotes_what_is_read_again() {
         "others-are-not",
         "bounded-demote",
         "bounded-kernel",
+    ]);
+}
+
+#[test]
+fn promotes_what_is_on_tmpfs() {
+    Guest::new(READS).run(&["tmpfs"]).passed(&[
+        "tmpfs-off-nothing-moves",
+        "tmpfs-read-once-stays",
+        "tmpfs-is-promoted",
+        "tmpfs-contents-are-the-same",
+        "tmpfs-probe-left-behind",
+        "tmpfs-huge-is-huge",
+        "tmpfs-probe-taken-away",
+        "tmpfs-huge-is-promoted",
+        "tmpfs-huge-contents",
+        "tmpfs-probe-is-gone",
+        "no-types-is-said",
+        "no-types-goes-on",
     ]);
 }
 
@@ -59,16 +79,19 @@ fn a_kernel_that_does_not_move_pages() {
     Guest::new(ACTIVATIONS).run(&["run"]).passed(&names);
 }
 
-/// Prints what a reader whose hot set is larger than the room takes with
-/// promotion and without, in turns.
+/// A reader whose hot set is 1.5 times the room on node 0, with promotion off and on.
 #[test]
 fn throughput_under_a_hot_set_too_large() {
     if std::env::var("HUGESWAP_LONG_TESTS").as_deref() != Ok("1") {
         return;
     }
-    Guest::new(READS)
-        .set("WAYS", "off default off default off default")
-        .set("READS", "150")
-        .run(&["thrash"])
-        .passed(&["bounded-default"]);
+    let scenarios = ["throughput"];
+    Guest::new(READS).counted().run(&scenarios).passed(&[
+        "alive-default",
+        "bounded-default",
+        "alive-demote",
+        "bounded-demote",
+        "throughput-default",
+        "throughput-demote",
+    ]);
 }

@@ -12,3 +12,5 @@ says "same-node" "named both" hugeswap promote --from 0 --to 0
 echo "nobody:x:65534:65534::/:/bin/sh" > /etc/passwd
 says "no-permission" "as root" su nobody -c "hugeswap promote --from 1 --to 0"
 says "no-such-path" "path /nowhere" hugeswap promote --from 1 --to 0 --path /nowhere
+says "root-without-rights" "can.t watch reads: .*not permitted" guest powerless hugeswap promote --from 1 --to 0
+says "no-trace-events" "can.t watch reads: this kernel has no trace events" guest untraced hugeswap promote --from 1 --to 0
