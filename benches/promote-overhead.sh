@@ -33,7 +33,7 @@ cc -O2 -w -o "$tool" crates/cli/tests/guest/guest.c
 
 seconds() { "$@" | sed -n 's/.*seconds=\([0-9.]*\).*/\1/p'; }
 linear() { seconds "$tool" read "$file" 3 1048576; }
-random() { seconds "$tool" random "$file" 1000000; }
+random() { seconds "$tool" random "$file" "${READS:-6000000}"; }
 
 start() {
   target/release/hugeswap promote --observe --json "$@" >"$log" 2>/dev/null &
