@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -108,6 +108,16 @@ impl Run {
         c.stdout(File::create(dir.join("stdout")).unwrap());
         c.stderr(File::create(dir.join("stderr")).unwrap());
         os::spawn_inside(&mut c, group.procs().unwrap());
+        // Whoever runs the tests in the background, or under nohup, has these ignored.
+        // SAFETY: only signal is called, which may be between fork and exec.
+        unsafe {
+            c.pre_exec(|| {
+                for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
+                    libc::signal(signal, libc::SIG_DFL);
+                }
+                Ok(())
+            });
+        }
         let child = c.spawn().unwrap();
         Running {
             line: format!("{c:?}"),
