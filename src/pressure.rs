@@ -5,7 +5,7 @@ use crate::charge::Charge;
 use crate::control::Proc;
 use crate::mm::PMD_NR;
 use crate::sys::futex::{self, Scope};
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
 /// Without a fault for so long the handler does not stay near (`fault::near`).
 pub const UNUSED_NS: u64 = 1_000_000_000;
@@ -28,6 +28,8 @@ pub struct Line {
     near: AtomicU32,
     /// How often the handler has looked for faults.
     looks: AtomicU32,
+    /// Pages come in one by one.
+    jumping: AtomicBool,
 }
 
 impl<'e> Kick<'e> {
@@ -92,17 +94,25 @@ impl<'e> Kick<'e> {
         futex::wake(&self.line.progress, u32::MAX, Scope::Process);
     }
 
-    /// Below this many free pages reclaim is called. A program that jumps needs them one by one.
+    /// The program's faults are jumps, or are not any more.
+    pub fn set_jumping(&self, on: bool) {
+        if self.line.jumping.load(Relaxed) != on {
+            self.line.jumping.store(on, Relaxed);
+        }
+    }
+
+    /// Below this many free pages reclaim is called. A program that jumps needs them one by one: what is
+    /// free is of no use to it.
     pub fn low_pages(&self) -> i64 {
-        if self.near() != 0 {
-            return PMD_NR as i64;
+        if self.line.jumping.load(Relaxed) {
+            return (PMD_NR / 2) as i64;
         }
         low_folios(self.charge.limit()) * PMD_NR as i64
     }
 
     /// Up to this many it works.
     pub fn high_pages(&self) -> i64 {
-        self.low_pages() + self.low_pages() / 2
+        self.low_pages() + (self.low_pages() / 2).max(PMD_NR as i64 / 4)
     }
 }
 

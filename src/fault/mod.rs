@@ -25,6 +25,8 @@ use stream::Streams;
 use stride::{Stride, Strides};
 use working_set::WorkingSet;
 
+/// Jumps in a row after which nothing is expected to come in whole soon.
+const JUMPING: u32 = 64;
 /// Transfers that the handler has in flight at most.
 const DEPTH: usize = 128;
 /// How long the handler looks for more before it sleeps. Waking a sleeping thread on another CPU
@@ -112,6 +114,8 @@ pub struct Handler<'e> {
     ahead: AheadQueue,
     spin: Spin,
     near: Near<'e>,
+    /// Jumps since more than a page was wanted at a time.
+    jumps: u32,
 }
 
 /// Whether it pays to look again before sleeping.
@@ -170,6 +174,7 @@ impl<'e> Handler<'e> {
                 skip: 0,
             },
             near: Near::new(kick),
+            jumps: 0,
         })
     }
 
@@ -346,6 +351,7 @@ impl<'e> Handler<'e> {
                 } => {
                     self.cache.stats().pgmajfault.inc();
                     self.near.leave();
+                    self.jumps = 0;
                     self.submit(Read {
                         pmd,
                         to: To::Frame(frame),
@@ -364,6 +370,9 @@ impl<'e> Handler<'e> {
                     self.cache.stats().pgmajfault.inc();
                     if jumps {
                         self.near.jump(f.tid);
+                        self.jumps = self.jumps.saturating_add(1);
+                    } else {
+                        self.jumps = 0;
                     }
                     self.submit(Read {
                         pmd,
@@ -376,6 +385,7 @@ impl<'e> Handler<'e> {
                     break;
                 }
                 Plan::NeedFrame { zeroed } => {
+                    self.jumps = 0;
                     frame = self.ready_frame(zeroed);
                     if frame.is_none() {
                         self.wait_for_memory(&mut stalled);
@@ -397,6 +407,7 @@ impl<'e> Handler<'e> {
         } else if let Some(s) = stride {
             self.read_stride(s, pmd, page);
         }
+        self.kick.set_jumping(self.jumps >= JUMPING);
         if self.cache.free_pages() < self.kick.low_pages() {
             self.kick.kick();
         }

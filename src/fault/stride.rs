@@ -3,8 +3,8 @@
 //! A walk (`stream`) touches what lies beside; a stride leaves most of it out, as who reads one column
 //! of a table row by row. Each thread's last fault is remembered, and the step from it. Pages that are
 //! resident do not fault, so a step is seen as itself or as a multiple; what two such have in common
-//! is the step. Steps that repeat bring in what comes next, 4, 8, 16, then 32 pages of it; the
-//! first that does not fit ends it.
+//! is the step. Steps that repeat bring in what comes next, 4, 8, 16, up to 128 pages of it, so that
+//! a disk has something to do beside what is waited for; the first that does not fit ends it.
 
 use super::stream::number;
 use crate::mm::{PageMask, Pmd, PMD_NR};
@@ -18,7 +18,7 @@ const STEP_MIN: u64 = 5;
 const PASS_MAX: u64 = 64;
 /// Repetitions before it is believed: jumps share a step of 5 pages or more one time in eight.
 const REPEAT: u32 = 3;
-const PAGES_MAX: u32 = 32;
+const PAGES_MAX: u32 = 128;
 
 #[derive(Clone, Copy, Default)]
 struct Thread {
@@ -119,7 +119,7 @@ impl Thread {
             self.times = 0;
         }
         let more = self.times.checked_sub(REPEAT)?;
-        self.beyond = (4 << more.min(3)).min(PAGES_MAX);
+        self.beyond = (4 << more.min(5)).min(PAGES_MAX);
         Some(Stride {
             step: self.step,
             beyond: self.beyond,

@@ -53,7 +53,7 @@ pub fn choose(mode: SwapIn, hints: Hints, seen: Seen) -> Choice {
             unit: Unit::Whole,
             ahead: walk.or(Some((1, Some(SEQUENTIAL)))),
         },
-        _ if seen.vacant && walk.is_some() => Choice {
+        _ if walk.is_some() => Choice {
             unit: Unit::Whole,
             ahead: walk,
         },
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_that_is_half_there_gets_pages() {
+    fn a_walk_takes_the_rest_of_what_is_half_there() {
         let seen = Seen {
             vacant: false,
             walk: Some(1),
@@ -137,9 +137,12 @@ mod tests {
             fits: false,
         };
         let got = choose(SwapIn::Auto, Hints::default(), seen);
-        assert_eq!(got.unit, Unit::Pages(64));
+        assert_eq!(got.unit, Unit::Whole);
         assert_eq!(got.ahead, Some((1, None)));
         assert_eq!(passing(SwapIn::Auto, seen.walk), got.ahead);
         assert_eq!(passing(SwapIn::Never, seen.walk), None);
+        let within = Seen { walk: None, ..seen };
+        let got = choose(SwapIn::Auto, Hints::default(), within);
+        assert_eq!((got.unit, got.ahead), (Unit::Pages(64), None));
     }
 }

@@ -12,6 +12,8 @@ use core::sync::atomic::Ordering::Relaxed;
 const ZERO_FILL: usize = 16;
 /// A range comes in whole only if so many of its pages are in swap: the rest would be zeros.
 const WHOLE_MIN: usize = PMD_NR / 2;
+/// What a walk finds half there comes with the rest of it, if that is so many pages.
+const REST_MIN: usize = 64;
 
 /// What has to be done for a fault.
 #[derive(Clone, Debug)]
@@ -150,7 +152,8 @@ impl SwapCache {
     /// Whether that much comes by way of a frame.
     fn is_whole(unit: Unit, g: &RangeGuard<'_>) -> bool {
         match unit {
-            Unit::Whole => g.swapped.count() >= WHOLE_MIN,
+            Unit::Whole if g.present.is_empty() => g.swapped.count() >= WHOLE_MIN,
+            Unit::Whole => g.swapped.minus(g.present).count() >= REST_MIN,
             Unit::Rest => true,
             Unit::Pages(_) | Unit::Set(_) => false,
         }
@@ -346,8 +349,7 @@ impl SwapCache {
         let against = g.hints.pattern == Pattern::Random || g.hints.huge == Huge::Unwanted;
         g.io() == IoState::Idle
             && (said || !against)
-            && g.present.is_empty()
-            && g.swapped.count() >= WHOLE_MIN
+            && Self::is_whole(Unit::Whole, &g)
             && g.writable.is_full()
             && g.lost.is_empty()
             && !g.salvage
@@ -358,7 +360,7 @@ impl SwapCache {
     pub fn begin_ahead(&self, pmd: Pmd, frame: &mut Option<(Frame, bool)>) -> Option<Plan> {
         let r = self.ranges.get(pmd)?;
         let mut g = r.lock();
-        if g.io() != IoState::Idle || !g.present.is_empty() || g.swapped.is_empty() {
+        if g.io() != IoState::Idle || g.swapped.minus(g.present).is_empty() {
             return None;
         }
         match self.begin_whole(&mut g, frame) {

@@ -30,6 +30,14 @@ fn walks_and_jumps_are_told_apart() {
     assert!(pages > 500 && larger_reads(&jump) < pages / 10, "{jump}");
 }
 
+/// What a walk finds there in part comes with all of the rest, ahead of it.
+#[test]
+fn walks_fill_up_what_is_half_there() {
+    let done = hints("none", "patches", "auto");
+    assert!(done.counter("swap_ra_hit") > 8, "{done}");
+    assert!(done.counter("thp_collapse_alloc") > 8, "{done}");
+}
+
 /// What is jumped about in and fits into memory comes altogether, and is huge again.
 #[test]
 fn a_working_set_that_fits_becomes_whole() {

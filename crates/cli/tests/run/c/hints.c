@@ -58,12 +58,26 @@ static size_t resident(char *at, size_t bytes) {
   return n;
 }
 
+static const struct timespec moment = {0, 10000000};
+
+static void page_out(size_t bytes) {
+  MUST(madvise(p, bytes, MADV_PAGEOUT) == 0);
+  for (int i = 0; resident(p, bytes) > 0 && i < 500; i++) nanosleep(&moment, 0);
+  MUST(resident(p, bytes) == 0);
+}
+
+/* A walk through what is there in part, here and there a page. */
+static void patches(void) {
+  size_t bytes = 32 * MB;
+  u64 state = 7;
+  page_out(bytes);
+  for (int i = 0; i < 64; i++) check_page(next(&state) % (bytes / PAGE));
+  for (size_t i = 0; i < bytes / PAGE; i++) check_page(i);
+}
+
 /* What is out comes in without being touched. */
 static void will_need(void) {
-  struct timespec moment = {0, 10000000};
-  MUST(madvise(p, 8 * MB, MADV_PAGEOUT) == 0);
-  for (int i = 0; resident(p, 8 * MB) > 0 && i < 500; i++) nanosleep(&moment, 0);
-  MUST(resident(p, 8 * MB) == 0);
+  page_out(8 * MB);
   MUST(madvise(p, 8 * MB, MADV_WILLNEED) == 0);
   for (int i = 0; i < 30; i++) nanosleep(&moment, 0);
   for (size_t i = 0; i < 8 * MB / PAGE; i++) check_page(i);
@@ -123,6 +137,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(what, "hot")) hot();
     else if (!strcmp(what, "stride")) stride(40);
     else if (!strcmp(what, "rows")) stride(512);
+    else if (!strcmp(what, "patches")) patches();
     else if (!strcmp(what, "will-need")) will_need();
     else STOP("unknown: %s", what);
   }
