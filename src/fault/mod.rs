@@ -15,7 +15,7 @@ use crate::control::SwapIn;
 use crate::device::{Completion, Device, Op, Queue, Request};
 use crate::mm::{PageMask, Pmd, SwapPlace, PAGE_SIZE};
 use crate::pressure::Kick;
-use crate::swap_cache::{FillBuffers, Frame, Plan, SwapCache, MAX_FRAMES};
+use crate::swap_cache::{Ahead, FillBuffers, Frame, Plan, SwapCache, MAX_FRAMES};
 use crate::sys::sched::Cpus;
 use crate::sys::thread::now_ns;
 use crate::sys::uffd::{Msg, PageFault};
@@ -298,6 +298,12 @@ impl<'e> Handler<'e> {
             self.streams.begin(pmd, page);
         }
         let (walk, pages) = goes_on.map_or((None, 1), |w| (w.enters, w.pages));
+        // Who wants one page of each range looks like a walk too, but does not leave a range behind that
+        // is all there.
+        let left_all = walk.is_some_and(|step| {
+            let from = pmd.0.checked_add_signed(-step);
+            from.is_some_and(|from| resident(Pmd(from)))
+        });
         let jumps = pages == 1 && stride.is_none();
         let limit = self.cache.charge.limit();
         // Once for each fault, however often it is tried.
@@ -319,6 +325,7 @@ impl<'e> Handler<'e> {
                         fits: *fits,
                         vacant: present.is_empty(),
                         walk,
+                        left_all,
                         pages,
                         stride: set,
                     };
@@ -403,7 +410,8 @@ impl<'e> Handler<'e> {
         }
         if let Some((step, window)) = ahead.or(unit::passing(mode, walk)) {
             let window = window.unwrap_or_else(|| self.streams.window());
-            self.read_ahead(pmd, step, window);
+            let why = Ahead::Walk { rest: left_all };
+            self.read_ahead(pmd, step, window, why);
         } else if let Some(s) = stride {
             self.read_stride(s, pmd, page);
         }
@@ -484,7 +492,7 @@ impl<'e> Handler<'e> {
         let mut stalled = false;
         let mut waits = WILL_NEED_WAITS;
         for pmd in ranges {
-            while !self.begin_ahead(pmd, true) {
+            while !self.begin_ahead(pmd, Ahead::Said) {
                 if waits == 0 {
                     return self.kick_queues();
                 }
@@ -551,7 +559,7 @@ impl<'e> Handler<'e> {
     }
 
     /// Begins to read the next folios of a walk, as far as frames are at hand.
-    fn read_ahead(&mut self, pmd: Pmd, step: i32, mut window: usize) {
+    fn read_ahead(&mut self, pmd: Pmd, step: i32, mut window: usize, why: Ahead) {
         for k in 1..=AHEAD_LOOK {
             if window == 0 || self.is_full_ahead() {
                 return;
@@ -567,17 +575,16 @@ impl<'e> Handler<'e> {
                 continue;
             }
             window -= 1;
-            if !self.begin_ahead(next, false) {
+            if !self.begin_ahead(next, why) {
                 return;
             }
         }
     }
 
-    /// Begins to read the range, if that makes sense; false if there is no frame for it. `said`: the
-    /// program asked for it, whatever it said of the range before.
-    fn begin_ahead(&mut self, pmd: Pmd, said: bool) -> bool {
+    /// Begins to read the range, if that makes sense; false if there is no frame for it.
+    fn begin_ahead(&mut self, pmd: Pmd, why: Ahead) -> bool {
         let range = self.cache.ranges.get(pmd);
-        if !range.is_some_and(|r| self.cache.may_read_ahead(r, said)) {
+        if !range.is_some_and(|r| self.cache.may_read_ahead(r, why)) {
             return true;
         }
         // Never the last frames: faults come first.

@@ -12,6 +12,8 @@ pub struct Seen {
     pub vacant: bool,
     /// It goes on with a walk that enters ranges at their edge, in this direction.
     pub walk: Option<i32>,
+    /// Of the range that it came from, all is resident.
+    pub left_all: bool,
     /// Pages for the place that the walk has come to; one for a jump.
     pub pages: usize,
     /// What its thread will come to in the range, if it strides.
@@ -53,7 +55,7 @@ pub fn choose(mode: SwapIn, hints: Hints, seen: Seen) -> Choice {
             unit: Unit::Whole,
             ahead: walk.or(Some((1, Some(SEQUENTIAL)))),
         },
-        _ if walk.is_some() => Choice {
+        _ if walk.is_some() && (seen.vacant || seen.left_all) => Choice {
             unit: Unit::Whole,
             ahead: walk,
         },
@@ -88,6 +90,7 @@ mod tests {
         let walk = Seen {
             vacant: true,
             walk: Some(-1),
+            left_all: false,
             pages: 16,
             stride: None,
             fits: false,
@@ -95,6 +98,7 @@ mod tests {
         let jump = Seen {
             vacant: true,
             walk: None,
+            left_all: false,
             pages: 1,
             stride: None,
             fits: false,
@@ -132,6 +136,7 @@ mod tests {
         let seen = Seen {
             vacant: false,
             walk: Some(1),
+            left_all: true,
             pages: 64,
             stride: None,
             fits: false,
@@ -141,6 +146,13 @@ mod tests {
         assert_eq!(got.ahead, Some((1, None)));
         assert_eq!(passing(SwapIn::Auto, seen.walk), got.ahead);
         assert_eq!(passing(SwapIn::Never, seen.walk), None);
+        // It may be one page of each range that is wanted.
+        let in_doubt = Seen {
+            left_all: false,
+            ..seen
+        };
+        let got = choose(SwapIn::Auto, Hints::default(), in_doubt);
+        assert_eq!((got.unit, got.ahead), (Unit::Pages(64), Some((1, None))));
         let within = Seen { walk: None, ..seen };
         let got = choose(SwapIn::Auto, Hints::default(), within);
         assert_eq!((got.unit, got.ahead), (Unit::Pages(64), None));

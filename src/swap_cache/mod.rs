@@ -19,7 +19,7 @@ pub use fill::FillBuffers;
 pub use frames::{Frame, Frames, MAX_FRAMES};
 pub use pieces::{Piece, Pieces};
 pub use slots::{DeviceSet, NoSlots, SwapSlots};
-pub use swapin::{Plan, Unit};
+pub use swapin::{Ahead, Plan, Unit};
 pub use swapoff::Leave;
 pub use swapout::{Start, Transfer, Victim};
 

@@ -56,6 +56,15 @@ pub enum Unit {
     Rest,
 }
 
+/// Why a range is read ahead of its fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ahead {
+    /// The program asked for it.
+    Said,
+    /// A walk will come there; `rest`: also for what is missing of what is half there.
+    Walk { rest: bool },
+}
+
 /// What became of moving a frame in as a whole.
 enum Whole {
     Moved,
@@ -341,14 +350,17 @@ impl SwapCache {
         }
     }
 
-    /// Whether reading the range ahead makes sense; asked before a frame is taken for it. Not where the
-    /// program said that it jumps or that it has no use for huge pages, but if it `said` so of the
-    /// range now.
-    pub fn may_read_ahead(&self, r: &crate::vma::Range, said: bool) -> bool {
+    /// Whether reading the range ahead makes sense; asked before a frame is taken for it. Not for a walk
+    /// where the program said that it jumps or that it has no use for huge pages.
+    pub fn may_read_ahead(&self, r: &crate::vma::Range, why: Ahead) -> bool {
         let g = r.lock();
         let against = g.hints.pattern == Pattern::Random || g.hints.huge == Huge::Unwanted;
+        let wanted = match why {
+            Ahead::Said => true,
+            Ahead::Walk { rest } => !against && (rest || g.present.is_empty()),
+        };
         g.io() == IoState::Idle
-            && (said || !against)
+            && wanted
             && Self::is_whole(Unit::Whole, &g)
             && g.writable.is_full()
             && g.lost.is_empty()
