@@ -2,6 +2,7 @@
 //! nothing behind however it ends. Needs root, and says so.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -131,6 +132,43 @@ fn leaves_nothing_when_killed() {
         });
         wait_for("the group to be gone", || !groups().contains(&child.id()));
     }
+}
+
+/// Of a report that takes hours, what was measured before Ctrl-C is kept.
+#[test]
+fn an_interrupted_report_has_what_was_measured() {
+    let _one = root();
+    if is_disturbed() {
+        return;
+    }
+    let dir = Dir::new("interrupted");
+    let json = std::env::temp_dir().join(format!("hugeswap-report-{}.json", std::process::id()));
+    let mut child = Command::new(env!("CARGO_BIN_EXE_hugeswap"))
+        .args(["bench", "all", "--quick", "--memory", "64M"])
+        .args(["--only", "swap-w-seq", "--only", "swap-w-rand", "--swap"])
+        .arg(&dir.0)
+        .arg("--json")
+        .arg(&json)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    lines
+        .find(|line| line.as_ref().unwrap().starts_with("swap-w-seq: "))
+        .unwrap()
+        .unwrap();
+    let pid = child.id().to_string();
+    let kill = Command::new("kill").args(["-INT", &pid]).status().unwrap();
+    assert!(kill.success());
+    lines.for_each(drop);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let report: serde_json::Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    fs::remove_file(&json).unwrap();
+    let tests = report["tests"].as_array().unwrap();
+    assert!((1..4).contains(&tests.len()), "{report}");
+    assert_eq!(report["failures"][0], "not all was measured: interrupted");
+    assert!(dir.is_empty() && !dir.swap_is_on());
 }
 
 fn wait_for(what: &str, done: impl Fn() -> bool) {

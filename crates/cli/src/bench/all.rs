@@ -96,7 +96,15 @@ pub struct Report {
 
 pub fn run(args: &AllArgs) -> ExitCode {
     with_clean_end(|stop| {
-        let report = measure(args, stop)?;
+        let mut report = Report::begin(args.quick);
+        let end = measure(args, stop, &mut report);
+        if let Err(err) = &end {
+            if report.is_empty() {
+                return end;
+            }
+            // Hours may have gone into what is there.
+            report.failures.push(format!("not all was measured: {err}"));
+        }
         print!("\n{}", summary(&report));
         if let Some(path) = &args.json {
             write_json(path, &report)?;
@@ -105,11 +113,34 @@ pub fn run(args: &AllArgs) -> ExitCode {
             let page = html::page(&report).map_err(Error::Report)?;
             std::fs::write(path, page).map_err(io_error("write the file given to --html"))?;
         }
-        Ok(())
+        end
     })
 }
 
-fn measure(args: &AllArgs, stop: &Interrupt) -> Result<Report, Error> {
+impl Report {
+    fn begin(quick: bool) -> Report {
+        Report {
+            machine: Machine::here(),
+            commit: option_env!("HUGESWAP_COMMIT").unwrap_or("unknown"),
+            seconds_since_1970: std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .map_or(0, |since| since.as_secs()),
+            quick,
+            verdicts: Vec::new(),
+            tests: Vec::new(),
+            programs: None,
+            fio_mixed_read_rate: None,
+            failures: Vec::new(),
+        }
+    }
+
+    /// Nothing was measured.
+    fn is_empty(&self) -> bool {
+        self.tests.is_empty() && self.programs.is_none() && self.fio_mixed_read_rate.is_none()
+    }
+}
+
+fn measure(args: &AllArgs, stop: &Interrupt, report: &mut Report) -> Result<(), Error> {
     let quick = args.quick;
     let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
     let names = || {
@@ -155,25 +186,12 @@ fn measure(args: &AllArgs, stop: &Interrupt) -> Result<Report, Error> {
     };
     let memory = size(args.memory, 96, 512);
     let runs = args.runs.unwrap_or(if quick { 1 } else { 3 });
-    let mut report = Report {
-        machine: Machine::here(),
-        commit: option_env!("HUGESWAP_COMMIT").unwrap_or("unknown"),
-        seconds_since_1970: std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs()),
-        quick,
-        verdicts: Vec::new(),
-        tests: Vec::new(),
-        programs: None,
-        fio_mixed_read_rate: None,
-        failures: Vec::new(),
-    };
     if wanted("fio") {
         eprintln!("hugeswap: fio on {}", dir.display());
         let data = Size::from_bytes(2 * memory.bytes());
         match fio::mixed_read_rate(&dir, data, if quick { 3 } else { 10 }, stop) {
             Ok(rate) => report.fio_mixed_read_rate = Some(rate),
-            Err(err) => keep_on(&mut report, "fio", err)?,
+            Err(err) => keep_on(report, "fio", err)?,
         }
     }
     for workload in workload::ALL.iter().filter(|w| wanted(w.name)) {
@@ -199,10 +217,10 @@ fn measure(args: &AllArgs, stop: &Interrupt) -> Result<Report, Error> {
                 match result {
                     Ok(document) => {
                         println!("{}\n\n{}", document.heading, report::table(&document));
-                        judge(&mut report, workload, medium, &document);
+                        judge(report, workload, medium, &document);
                         report.tests.push(document);
                     }
-                    Err(err) => keep_on(&mut report, &name, err)?,
+                    Err(err) => keep_on(report, &name, err)?,
                 }
             }
         }
@@ -222,10 +240,10 @@ fn measure(args: &AllArgs, stop: &Interrupt) -> Result<Report, Error> {
                 println!("{}", programs::table(&document));
                 report.programs = Some(document);
             }
-            Err(err) => keep_on(&mut report, "programs", err)?,
+            Err(err) => keep_on(report, "programs", err)?,
         }
     }
-    Ok(report)
+    Ok(())
 }
 
 /// One test that can't be run is no reason to throw the others away, but lost data are.
