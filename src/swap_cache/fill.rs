@@ -2,7 +2,7 @@
 
 use super::swapin::{Plan, Unit};
 use super::SwapCache;
-use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_SIZE};
+use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::sys::{mem, Errno};
 use crate::vma::{IoState, List, Pattern, RangeGuard};
 
@@ -65,6 +65,22 @@ impl FillBuffers {
     }
 }
 
+/// As many of the pages as fit into a buffer: `page`, which is one of them, those above it, and of
+/// those below it the nearest.
+fn as_fit(pages: PageMask, page: usize) -> PageMask {
+    let mut fit = PageMask::EMPTY;
+    let mut left = FILL_MAX;
+    let outwards = (page..PMD_NR).chain((0..page).rev());
+    for page in outwards.filter(|&page| pages.has(page)) {
+        if left == 0 {
+            break;
+        }
+        fit.insert(page);
+        left -= 1;
+    }
+    fit
+}
+
 impl SwapCache {
     pub(super) fn begin_fill(
         &self,
@@ -84,8 +100,9 @@ impl SwapCache {
         let pages = match unit {
             Unit::Whole | Unit::Rest => window(FILL_MAX),
             Unit::Pages(n) => window(n),
-            Unit::Set(set) => set.and(there).or(window(1)),
+            Unit::Set(set) => as_fit(set.and(there).or(window(1)), page),
         };
+        debug_assert!(pages.count() <= FILL_MAX);
         if buffers.is_empty() {
             return Plan::NeedBuffer;
         }
@@ -184,6 +201,32 @@ impl SwapCache {
         drop(g);
         if wake {
             self.program().wake(pmd.addr(), PMD_SIZE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_is_cut_to_the_buffer() {
+        let step = |step: usize| {
+            let mut pages = PageMask::EMPTY;
+            (0..PMD_NR)
+                .step_by(step)
+                .for_each(|page| pages.insert(page));
+            pages
+        };
+        assert_eq!(as_fit(step(8), 0), step(8));
+        // Upwards, downwards, and both.
+        assert_eq!(as_fit(step(5), 0), step(5).and(PageMask::of(0..64 * 5)));
+        assert_eq!(as_fit(step(5), 510), step(5).and(PageMask::of(195..511)));
+        let both = as_fit(step(5), 255);
+        assert_eq!(both, step(5).and(PageMask::of(195..512)));
+        for page in (0..PMD_NR).step_by(5) {
+            let fit = as_fit(step(5), page);
+            assert!(fit.has(page) && fit.count() == FILL_MAX, "{page}");
         }
     }
 }

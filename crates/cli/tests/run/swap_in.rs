@@ -61,6 +61,13 @@ fn strides_are_read_ahead() {
     }
 }
 
+/// More pages of a range are wanted at a time than fit into a buffer.
+#[test]
+fn narrow_strides_are_read_ahead() {
+    let done = hints("none", "narrow", "auto");
+    assert!(done.counter("stride_ra_hit") > 100, "{done}");
+}
+
 #[test]
 fn swapin_never() {
     let walk = hints("huge", "walk", "never");

@@ -136,6 +136,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(what, "jump")) jump();
     else if (!strcmp(what, "hot")) hot();
     else if (!strcmp(what, "stride")) stride(40);
+    else if (!strcmp(what, "narrow")) stride(5);
     else if (!strcmp(what, "rows")) stride(512);
     else if (!strcmp(what, "patches")) patches();
     else if (!strcmp(what, "will-need")) will_need();
