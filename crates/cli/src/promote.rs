@@ -14,8 +14,8 @@ use hugeswap_promote::page::PAGE;
 use hugeswap_promote::policy::Limits;
 use hugeswap_promote::stats::Stats;
 use hugeswap_promote::sys;
-use hugeswap_promote::tiers::{self, Route};
-use hugeswap_promote::trace::{Kind, Points};
+use hugeswap_promote::tiers::{self, Fast, Route};
+use hugeswap_promote::trace::points::{Kind, Points};
 
 use crate::size::MIB;
 
@@ -29,7 +29,7 @@ pub struct PromoteArgs {
     #[arg(long, value_name = "NODE")]
     pub from: Vec<u32>,
 
-    /// The fast node [default: the nearest of the highest memory tier]
+    /// The fast node [default: of the highest memory tier that nearest to the readers]
     #[arg(long, value_name = "NODE")]
     pub to: Option<u32>,
 
@@ -45,9 +45,13 @@ pub struct PromoteArgs {
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "60s")]
     pub window: Duration,
 
-    /// Share of a processor's time that watching and looking may cost together; moving is not in it
+    /// Share of a processor's time that watching may cost, and looking for pages that are not moved
     #[arg(long, value_name = "PERCENT", value_parser = percent, default_value = "1%")]
     pub overhead_budget: f64,
+
+    /// Share of a processor's time that moving pages may cost, with looking for them
+    #[arg(long, value_name = "PERCENT", value_parser = percent, default_value = "50%")]
+    pub work_budget: f64,
 
     /// Only files below this directory; may be repeated
     #[arg(long, value_name = "DIR")]
@@ -61,7 +65,7 @@ pub struct PromoteArgs {
     #[arg(long)]
     pub observe: bool,
 
-    /// End after one interval
+    /// Watch for one interval, half a second at least, promote what is hot, and end
     #[arg(long)]
     pub once: bool,
 
@@ -136,6 +140,7 @@ fn start(args: &PromoteArgs) -> Result<(), String> {
         std::fs::metadata(path).map_err(|err| format!("--path {}: {err}", path.display()))?;
     }
     sys::allow_descriptors();
+    sys::drop_capabilities().map_err(|err| format!("can't give up what is not needed: {err}"))?;
     let points = if args.activations {
         Points::find_activations()
     } else {
@@ -154,12 +159,19 @@ fn start(args: &PromoteArgs) -> Result<(), String> {
         },
         interval: args.interval,
         budget: args.overhead_budget,
+        work: args.work_budget,
         paths: canonical(&args.path)?,
         demote: args.demote,
         observe: args.observe,
+        once: args.once,
+        fast: if args.to.is_none() && args.from.is_empty() {
+            Fast::find()
+        } else {
+            Fast::default()
+        },
         routes,
     };
-    let mut view = View::new(args.json);
+    let mut view = View::new(args.json, args.interval);
     view.begin(&config, points.kind);
     let mut daemon =
         Daemon::new(config, points).map_err(|err| format!("can't watch reads: {err}"))?;
@@ -201,17 +213,22 @@ struct View {
     json: bool,
     rows: usize,
     last: Stats,
+    interval: Duration,
+    /// Seconds from phase to phase, as it was last said.
+    every: f64,
 }
 
 const COLUMNS: &str =
     "  time s  sampled   candidate    promoted     demoted      failed   MiB/s  duty  overhead";
 
 impl View {
-    fn new(json: bool) -> View {
+    fn new(json: bool, interval: Duration) -> View {
         View {
             json,
             rows: 0,
             last: Stats::default(),
+            interval,
+            every: interval.as_secs_f64(),
         }
     }
 
@@ -252,7 +269,28 @@ impl View {
         };
         // Nobody to read it is no reason to stop promoting.
         let _ = writeln!(io::stdout(), "{text}");
+        if let Some(note) = self.stretched(stats) {
+            let _ = writeln!(io::stderr(), "hugeswap: {note}");
+        }
         self.last = stats.clone();
+    }
+
+    /// What is to be said about how often reads are watched, where that has changed much.
+    fn stretched(&mut self, stats: &Stats) -> Option<String> {
+        let every = stats.watch_every;
+        if every < self.every * 2.0 && every > self.every / 2.0 {
+            return None;
+        }
+        self.every = every;
+        Some(if every <= self.interval.as_secs_f64() {
+            "reads are watched in each interval again".to_owned()
+        } else {
+            format!(
+                "reads are watched every {every:.1} s and not in each interval: to switch the events \
+                 takes {:.1} ms of a processor; a larger --overhead-budget does it more often",
+                stats.switch_cost * 1e3
+            )
+        })
     }
 
     fn row(&mut self, stats: &Stats) -> String {
@@ -302,6 +340,29 @@ mod tests {
         for wrong in ["", "x", "1h", "0s", "-1s", "1e9s"] {
             assert!(time(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn that_reads_are_watched_more_rarely_is_said_once() {
+        let mut view = View::new(false, Duration::from_secs(1));
+        let mut said = |watch_every| {
+            let stats = Stats {
+                watch_every,
+                switch_cost: 0.0125,
+                ..Stats::default()
+            };
+            view.stretched(&stats)
+        };
+        assert_eq!(said(1.0), None);
+        assert_eq!(said(1.9), None);
+        let text = said(10.0).unwrap();
+        assert!(
+            text.contains("every 10.0 s") && text.contains("12.5 ms"),
+            "{text}"
+        );
+        assert_eq!(said(9.0), None);
+        assert!(said(1.0).unwrap().contains("again"));
+        assert_eq!(said(1.0), None);
     }
 
     #[test]

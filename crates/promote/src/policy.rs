@@ -1,12 +1,13 @@
 //! What is promoted, when, and when not. No system call in here: the daemon
 //! drives it with what the kernel says, the simulation with a trace.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use crate::backoff::Backoff;
-use crate::hot::Hot;
+use crate::hot::{Hot, Region};
 use crate::page::{Block, FileId, Time, BATCH_BLOCKS, BLOCK_PAGES};
+use crate::queue::Queue;
 use crate::rate::Rate;
 
 #[derive(Clone, Debug)]
@@ -21,6 +22,8 @@ pub struct Limits {
     pub seen: usize,
     /// Blocks that wait to be promoted.
     pub queue: usize,
+    /// Where not all that is hot finds room: so long is waited until it is known what is hottest.
+    pub settle: Duration,
 }
 
 impl Default for Limits {
@@ -31,10 +34,13 @@ impl Default for Limits {
             rate: None,
             seen: 1 << 18,
             queue: 1 << 16,
+            settle: Duration::from_secs(3),
         }
     }
 }
 
+/// Blocks of a region that are known, at a guess: what is read at random has few.
+const BLOCKS_KNOWN: usize = 16;
 /// A promoted block is looked at again when it is hot after so long: was it
 /// read where it is now, or did it leave before?
 const CONFIRM: Duration = Duration::from_secs(5);
@@ -76,12 +82,10 @@ pub struct Outcome {
 #[derive(Debug)]
 pub struct Policy {
     hot: Hot,
-    /// In the order of files: it matters for the migration, and large folios
-    /// are met once.
-    queue: BTreeSet<Block>,
-    /// Where the last batch ended: the queue is walked round, so that nothing
-    /// at its end starves.
-    cursor: Option<Block>,
+    queue: Queue,
+    /// Since when there is more that is hot than room for it; what was chosen for the room then.
+    scarce: Option<Time>,
+    chosen: Queue,
     limits: Limits,
     pub rate: Rate,
     pub backoff: Backoff,
@@ -96,9 +100,14 @@ pub struct Policy {
 impl Policy {
     pub fn new(limits: Limits) -> Policy {
         Policy {
-            hot: Hot::new(limits.window, limits.gap, limits.seen),
-            queue: BTreeSet::new(),
-            cursor: None,
+            hot: Hot::new(
+                limits.window,
+                limits.gap,
+                limits.seen.div_ceil(BLOCKS_KNOWN),
+            ),
+            queue: Queue::default(),
+            scarce: None,
+            chosen: Queue::default(),
             rate: Rate::new(limits.rate),
             backoff: Backoff::default(),
             on_trial: HashMap::new(),
@@ -116,10 +125,17 @@ impl Policy {
 
     /// The same, where no other event tells of a part of that read.
     pub fn access_whole(&mut self, file: FileId, first: u64, last: u64, now: Time) {
-        for index in first / BLOCK_PAGES..=last / BLOCK_PAGES {
-            let block = Block { file, index };
-            if self.hot.access(block, now) {
-                self.enqueue(block, now);
+        let (first, last) = (first / BLOCK_PAGES, last / BLOCK_PAGES);
+        for index in first / BATCH_BLOCKS..=last / BATCH_BLOCKS {
+            let start = index * BATCH_BLOCKS;
+            let from = first.max(start) - start;
+            let to = last.min(start + BATCH_BLOCKS - 1) - start;
+            // The bits from `from` to `to`.
+            let blocks = (u32::MAX >> (31 - (to - from))) << from;
+            let region = Region { file, index };
+            let hot = self.hot.access(region, blocks, now);
+            if hot != 0 {
+                self.enqueue(region, hot, now);
             }
         }
     }
@@ -129,57 +145,67 @@ impl Policy {
         let index = page / BLOCK_PAGES;
         let block = Block { file, index };
         if self.hot.activated(block, now) {
-            self.enqueue(block, now);
+            let (region, at) = Region::of(block);
+            self.enqueue(region, 1 << at, now);
         }
     }
 
-    fn enqueue(&mut self, block: Block, now: Time) {
-        if self.backoff.active(now) || self.queue.contains(&block) {
-            return;
-        }
-        if self.queue.len() >= self.limits.queue {
-            self.queue_full += 1;
-            return;
-        }
-        self.queue.insert(block);
-    }
-
-    /// The next batch in file order.
-    pub fn next(&mut self, now: Time) -> Next {
+    fn enqueue(&mut self, region: Region, blocks: u32, now: Time) {
         if self.backoff.active(now) {
-            self.queue.clear();
+            return;
         }
-        let next = match self.cursor {
-            Some(cursor) => self.queue.range(cursor..).next(),
-            None => None,
-        };
-        let Some(&first) = next.or_else(|| self.queue.first()) else {
+        let blocks = blocks & !self.chosen.blocks(region);
+        let room = self.limits.queue.saturating_sub(self.queue.len());
+        self.queue_full += self.queue.insert(region, blocks, room);
+    }
+
+    /// The next batch, where the fast node has room for so many pages: in the order of files where
+    /// there is room for all; else the hottest.
+    pub fn next(&mut self, now: Time, room: u64) -> Next {
+        if self.backoff.active(now) {
+            self.drop_queue();
+        }
+        let waiting = (self.queue.len() + self.chosen.len()) as u64;
+        if waiting == 0 {
             return Next::Nothing;
-        };
+        }
         let wait = self.rate.wait(BATCH_BLOCKS * BLOCK_PAGES, now);
         if !wait.is_zero() {
             return Next::Wait(wait);
         }
-        let end = Block {
-            file: first.file,
-            index: (first.index / BATCH_BLOCKS + 1) * BATCH_BLOCKS,
-        };
-        let blocks: Vec<u64> = self
-            .queue
-            .range(first..end)
-            .map(|block| block.index)
-            .collect();
-        for &index in &blocks {
-            self.queue.remove(&Block {
-                file: first.file,
-                index,
-            });
+        let room = room / BLOCK_PAGES;
+        if waiting <= room || room == 0 {
+            self.scarce = None;
+            self.chosen.pour_into(&mut self.queue);
+            return self.queue.pop().map_or(Next::Nothing, Next::Batch);
         }
-        self.cursor = Some(end);
-        Next::Batch(Batch {
-            file: first.file,
-            blocks,
-        })
+        if self.chosen.is_empty() {
+            let since = *self.scarce.get_or_insert(now);
+            let settled = since.after(self.limits.settle);
+            if now < settled {
+                return Next::Wait(settled.since(now));
+            }
+            self.choose(now, room as usize);
+        }
+        self.chosen.pop().map_or(Next::Nothing, Next::Batch)
+    }
+
+    /// Takes the hottest out of the queue, as many blocks as there is room for, and drops the rest:
+    /// it comes again when it is read again.
+    fn choose(&mut self, now: Time, room: usize) {
+        let mut ranked: Vec<(u16, Block)> = self
+            .queue
+            .iter()
+            .map(|block| (self.hot.heat(block, now), block))
+            .collect();
+        // The hottest first; of equal ones those that are together.
+        ranked.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+        ranked.truncate(room);
+        self.queue.clear();
+        for (_, block) in ranked {
+            let (region, at) = Region::of(block);
+            self.chosen.insert(region, 1 << at, usize::MAX);
+        }
     }
 
     /// What became of a block that `next` gave. `now` is when it was done.
@@ -201,7 +227,8 @@ impl Policy {
             }
         }
         if outcome.left > 0 {
-            self.enqueue(block, now);
+            let (region, at) = Region::of(block);
+            self.enqueue(region, 1 << at, now);
         } else if outcome.moved > 0 {
             self.hot.rest(block, now.after(CONFIRM));
         } else if outcome.slow > 0 {
@@ -225,6 +252,7 @@ impl Policy {
     /// Nothing is to be had from waiting batches: there is no room.
     pub fn drop_queue(&mut self) {
         self.queue.clear();
+        self.chosen.clear();
     }
 
     /// A block left the fast node by our own hand.
@@ -238,13 +266,22 @@ impl Policy {
         self.demoted.insert(block);
     }
 
-    /// When a block was last accessed, if that was within the window.
-    pub fn last_access(&self, block: Block, now: Time) -> Option<Time> {
-        self.hot.last(block, now)
+    /// Is a block so cold that its place may be given away? `heat` is that of what is to come: it
+    /// has to be much hotter, so that the two do not change places again and again.
+    pub fn cold(&self, block: Block, heat: u16, now: Time) -> bool {
+        const HOTTER: u16 = 4;
+        !self.hot.accessed(block, now)
+            || self.hot.heat(block, now).saturating_mul(HOTTER) < heat
+                && !self.on_trial.contains_key(&block)
+    }
+
+    /// How often a block was accessed of late.
+    pub fn heat(&self, block: Block, now: Time) -> u16 {
+        self.hot.heat(block, now)
     }
 
     pub fn queued(&self) -> usize {
-        self.queue.len()
+        self.queue.len() + self.chosen.len()
     }
 
     pub fn remembered(&self) -> usize {
@@ -260,6 +297,7 @@ impl Policy {
 mod tests {
     use super::*;
 
+    const ROOM: u64 = 1 << 40;
     const FILE: FileId = FileId { dev: 1, ino: 7 };
 
     fn at(ms: u64) -> Time {
@@ -272,7 +310,7 @@ mod tests {
 
     fn batches(policy: &mut Policy, now: Time) -> Vec<Batch> {
         let mut all = Vec::new();
-        while let Next::Batch(batch) = policy.next(now) {
+        while let Next::Batch(batch) = policy.next(now, ROOM) {
             all.push(batch);
         }
         all
@@ -290,7 +328,7 @@ mod tests {
             }
         };
         pass(&mut policy, 0);
-        assert_eq!(policy.next(at(100)), Next::Nothing);
+        assert_eq!(policy.next(at(100), ROOM), Next::Nothing);
         pass(&mut policy, 1000);
         let all = batches(&mut policy, at(1100));
         assert_eq!(all.len(), 4);
@@ -304,10 +342,10 @@ mod tests {
         for index in [0, 100] {
             policy.activated(FILE, index * BLOCK_PAGES, at(0));
         }
-        assert!(matches!(policy.next(at(1)), Next::Batch(b) if b.blocks == [0]));
+        assert!(matches!(policy.next(at(1), ROOM), Next::Batch(b) if b.blocks == [0]));
         policy.activated(FILE, 1, at(1));
-        assert!(matches!(policy.next(at(2)), Next::Batch(b) if b.blocks == [100]));
-        assert!(matches!(policy.next(at(2)), Next::Batch(b) if b.blocks == [0]));
+        assert!(matches!(policy.next(at(2), ROOM), Next::Batch(b) if b.blocks == [100]));
+        assert!(matches!(policy.next(at(2), ROOM), Next::Batch(b) if b.blocks == [0]));
     }
 
     #[test]
@@ -318,10 +356,10 @@ mod tests {
         });
         policy.activated(FILE, 0, at(0));
         policy.activated(FILE, 10_000, at(0));
-        assert!(matches!(policy.next(at(0)), Next::Batch(_)));
+        assert!(matches!(policy.next(at(0), ROOM), Next::Batch(_)));
         policy.rate.moved(512, at(10));
-        assert!(matches!(policy.next(at(10)), Next::Wait(_)));
-        assert!(matches!(policy.next(at(1011)), Next::Batch(_)));
+        assert!(matches!(policy.next(at(10), ROOM), Next::Wait(_)));
+        assert!(matches!(policy.next(at(1011), ROOM), Next::Batch(_)));
     }
 
     #[test]
@@ -349,7 +387,7 @@ mod tests {
         }
         assert_eq!(policy.backoff.pauses, 1);
         policy.activated(FILE, 0, at(7000));
-        assert_eq!(policy.next(at(7000)), Next::Nothing);
+        assert_eq!(policy.next(at(7000), ROOM), Next::Nothing);
     }
 
     #[test]
@@ -382,5 +420,96 @@ mod tests {
         }
         assert_eq!(policy.queued(), 10);
         assert_eq!(policy.queue_full, 90);
+    }
+
+    /// A file of 6 MiB that is read again and again beside a scan of 72 MiB: 12 reads of the one
+    /// for each of the other. The scan is hot, too.
+    fn hot_file_and_scan(policy: &mut Policy) {
+        const SCAN: FileId = FileId { dev: 1, ino: 8 };
+        for pass in 0..4u64 {
+            for mib in 0..72 {
+                let time = at(pass * 1000 + mib * 12);
+                policy.access(SCAN, mib * 256, mib * 256 + 255, time);
+                let hot = mib % 6;
+                policy.access(FILE, hot * 256, hot * 256 + 255, time);
+            }
+        }
+    }
+
+    #[test]
+    fn with_room_for_little_the_hottest_gets_it() {
+        let mut policy = Policy::new(Limits::default());
+        hot_file_and_scan(&mut policy);
+        // 10 MiB.
+        let mut room = 2574;
+        assert!(matches!(policy.next(at(4000), room), Next::Wait(_)));
+        let (mut of_file, mut of_scan) = (0, 0);
+        while let Next::Batch(batch) = policy.next(at(7100), room) {
+            let pages = batch.blocks.len() as u64 * BLOCK_PAGES;
+            room -= pages;
+            if batch.file == FILE {
+                of_file += pages;
+            } else {
+                of_scan += pages;
+            }
+        }
+        assert_eq!(of_file, 1536, "all of the hot file");
+        assert!(of_scan > 0, "and what room is left");
+        assert!(of_file + of_scan <= 2574);
+    }
+
+    #[test]
+    fn with_room_for_all_nothing_waits() {
+        let mut policy = Policy::new(Limits::default());
+        hot_file_and_scan(&mut policy);
+        let all: usize = batches(&mut policy, at(4000))
+            .iter()
+            .map(|b| b.blocks.len())
+            .sum();
+        assert_eq!(all, 78 * 16);
+    }
+
+    #[test]
+    fn what_gives_its_place_away_is_much_colder() {
+        let mut policy = Policy::new(Limits::default());
+        hot_file_and_scan(&mut policy);
+        let scan = Block {
+            file: FileId { dev: 1, ino: 8 },
+            index: 3,
+        };
+        let now = at(4000);
+        let (hot, cold) = (policy.heat(block(3), now), policy.heat(scan, now));
+        assert!(hot >= 4 * cold, "{hot} {cold}");
+        assert!(policy.cold(scan, hot, now));
+        assert!(!policy.cold(block(3), cold, now));
+        assert!(!policy.cold(scan, cold, now), "no change among equals");
+        // Promoted just now, and not yet seen to have been worth it.
+        let moved = Outcome {
+            slow: 16,
+            moved: 16,
+            ..Outcome::default()
+        };
+        policy.done(scan, moved, now);
+        assert!(!policy.cold(scan, hot, now));
+    }
+
+    #[test]
+    fn an_access_of_any_place_and_length_is_noted() {
+        for (first, last) in [
+            (0, 0),
+            (15, 16),
+            (511, 512),
+            (500, 1011),
+            (16, 31),
+            (0, 511),
+        ] {
+            let mut policy = Policy::new(Limits::default());
+            policy.access(FILE, first, last, at(0));
+            policy.access(FILE, first, last, at(1000));
+            let all = batches(&mut policy, at(1001));
+            let blocks: Vec<u64> = all.iter().flat_map(|batch| batch.blocks.clone()).collect();
+            let wanted: Vec<u64> = (first / 16..=last / 16).collect();
+            assert_eq!(blocks, wanted, "{first} to {last}");
+        }
     }
 }

@@ -56,6 +56,18 @@ pub struct Stats {
     /// one processor: all of it, and without that of moving pages.
     pub overhead_total: f64,
     pub overhead_daemon: f64,
+    /// Of these: what is done in any case (waking, switching the events, reports), and looking for
+    /// pages.
+    pub overhead_fixed: f64,
+    pub overhead_looking: f64,
+    /// Seconds from one phase of watching to the next. More than the interval: to switch the
+    /// events costs too much to do it each time.
+    pub watch_every: f64,
+    /// Seconds of processor time that it costs to switch them on and off.
+    pub switch_cost: f64,
+    /// Processors that the last phase watched, and that there are.
+    pub processors_watched: usize,
+    pub processors: usize,
     /// File pages on the slow nodes.
     pub slow_file_pages: u64,
     /// Seconds since the start.

@@ -1,10 +1,12 @@
 //! Memory nodes: which are slow, where their pages belong, how much room is.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
-use crate::page::{BLOCK_PAGES, PAGE};
+use crate::page::{Time, BLOCK_PAGES, PAGE};
 
 const NODES: &str = "/sys/devices/system/node";
 const TIERS: &str = "/sys/devices/virtual/memory_tiering";
@@ -136,6 +138,75 @@ fn choose(
     Ok(routes)
 }
 
+/// Fast nodes by where what belongs there is read. Empty where the user has named one.
+#[derive(Clone, Debug, Default)]
+pub struct Fast {
+    /// The node of each processor, and the fast node that is nearest to each node.
+    cpus: HashMap<u32, u32>,
+    near: HashMap<u32, u32>,
+}
+
+impl Fast {
+    /// Of the nodes of the highest tier that have memory.
+    pub fn find() -> Fast {
+        let online = fs::read_to_string(format!("{NODES}/online")).unwrap_or_default();
+        let with_memory = nodes().unwrap_or_default();
+        let tiers = tiers();
+        let top = tiers.first().map_or(&[][..], Vec::as_slice);
+        let fast: Vec<u32> = top
+            .iter()
+            .copied()
+            .filter(|node| with_memory.contains(node))
+            .collect();
+        let cpus = |node: u32| {
+            let text = fs::read_to_string(format!("{NODES}/node{node}/cpulist"));
+            parse_list(&text.unwrap_or_default()).unwrap_or_default()
+        };
+        Fast::new(
+            &parse_list(&online).unwrap_or_default(),
+            &fast,
+            cpus,
+            distances,
+        )
+    }
+
+    fn new(
+        online: &[u32],
+        fast: &[u32],
+        cpus: impl Fn(u32) -> Vec<u32>,
+        distances: impl Fn(u32) -> Vec<(u32, u32)>,
+    ) -> Fast {
+        let mut all = Fast::default();
+        for &node in online {
+            let cpus = cpus(node);
+            if cpus.is_empty() {
+                continue;
+            }
+            let distances = distances(node);
+            let known = distances.into_iter().filter(|(to, _)| fast.contains(to));
+            if let Some((to, _)) = known.min_by_key(|&(to, distance)| (distance, to)) {
+                all.near.insert(node, to);
+            }
+            all.cpus.extend(cpus.into_iter().map(|cpu| (cpu, node)));
+        }
+        all
+    }
+
+    pub fn node_of(&self, cpu: u32) -> Option<u32> {
+        self.cpus.get(&cpu).copied()
+    }
+
+    /// The fast node that is nearest to the processors of a node.
+    pub fn near(&self, node: u32) -> Option<u32> {
+        self.near.get(&node).copied()
+    }
+
+    /// All of them.
+    pub fn nodes(&self) -> impl Iterator<Item = u32> + '_ {
+        self.near.values().copied()
+    }
+}
+
 fn list(nodes: &[u32]) -> String {
     let words: Vec<String> = nodes.iter().map(u32::to_string).collect();
     words.join(", ")
@@ -175,35 +246,74 @@ fn meminfo(text: &str, name: &str) -> Option<u64> {
     None
 }
 
-/// Pages that a node can take before its free memory meets the high
-/// watermarks, below which the kernel would begin to reclaim.
-pub fn room(node: u32) -> io::Result<u64> {
-    let text = fs::read_to_string("/proc/zoneinfo")?;
-    Ok(room_in(&text, node))
+/// Pages that a node can take before its free memory meets the high watermarks, below which the
+/// kernel would begin to reclaim. The watermarks seldom change, and to ask for them costs the more
+/// the more processors there are.
+#[derive(Debug, Default)]
+pub struct Room {
+    /// What is to be left, and when that was asked for.
+    keep: Option<(u64, Time)>,
+    free: Option<(u64, Time)>,
 }
 
-fn room_in(zoneinfo: &str, node: u32) -> u64 {
+impl Room {
+    pub fn pages(&mut self, node: u32, now: Time) -> u64 {
+        const FRESH: Duration = Duration::from_millis(100);
+        const FRESH_MARKS: Duration = Duration::from_secs(60);
+        let keep = match self.keep {
+            Some((keep, at)) if now.since(at) < FRESH_MARKS => keep,
+            _ => {
+                let text = fs::read_to_string("/proc/zoneinfo").unwrap_or_default();
+                let keep = keep(&text, node);
+                self.keep = Some((keep, now));
+                keep
+            }
+        };
+        let free = match self.free {
+            Some((free, at)) if now.since(at) < FRESH => free,
+            _ => {
+                let text = fs::read_to_string(format!("{NODES}/node{node}/meminfo"));
+                let free = meminfo(&text.unwrap_or_default(), "MemFree").unwrap_or(0);
+                self.free = Some((free, now));
+                free
+            }
+        };
+        free.saturating_sub(keep)
+    }
+
+    /// So many pages were moved there.
+    pub fn taken(&mut self, pages: u64) {
+        if let Some((free, _)) = &mut self.free {
+            *free = free.saturating_sub(pages);
+        }
+    }
+
+    /// What is free has changed.
+    pub fn forget(&mut self) {
+        self.free = None;
+    }
+}
+
+/// Pages of a node that are not to be taken.
+fn keep(zoneinfo: &str, node: u32) -> u64 {
     // Over all zones: what one has to spare is no room while another is below. Pages come from the
     // highest zone first, down to its low watermark, and only then from the next.
-    let (mut here, mut free, mut high) = (false, 0u64, 0u64);
+    let (mut here, mut high) = (false, 0u64);
     for line in zoneinfo.lines() {
         let mut words = line.split_whitespace();
-        let number = |words: &mut std::str::SplitWhitespace| -> u64 {
-            words.next().and_then(|word| word.parse().ok()).unwrap_or(0)
-        };
         match words.next() {
-            // "Node 0, zone   Normal"
             Some("Node") => {
                 let number = words.next().map(|word| word.trim_end_matches(','));
-                here = number.and_then(|number| number.parse().ok()) == Some(node);
+                here = number.and_then(|word| word.parse().ok()) == Some(node);
             }
-            Some("pages") if here && words.next() == Some("free") => free += number(&mut words),
-            Some("high") if here => high += number(&mut words),
+            Some("high") if here => {
+                high += words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
+            }
             _ => {}
         }
     }
     // And as much again: others allocate while we move.
-    free.saturating_sub(2 * high)
+    2 * high
 }
 
 #[cfg(test)]
@@ -230,6 +340,23 @@ mod tests {
         assert_eq!(routes, [Route { from: 2, to: 1 }, Route { from: 3, to: 1 }]);
         let routes = choose(&[0, 1, 2, 3], &tiers, &[3], Some(0), line).unwrap();
         assert_eq!(routes, [Route { from: 3, to: 0 }]);
+    }
+
+    #[test]
+    fn what_is_read_somewhere_belongs_near() {
+        // Two sockets, each with DRAM; two nodes of slow memory without processors.
+        let cpus = |node: u32| match node {
+            0 => vec![0, 1],
+            1 => vec![2, 3],
+            _ => vec![],
+        };
+        let fast = Fast::new(&[0, 1, 2, 3], &[0, 1], cpus, line);
+        assert_eq!((fast.node_of(3), fast.near(1)), (Some(1), Some(1)));
+        assert_eq!((fast.node_of(0), fast.near(0)), (Some(0), Some(0)));
+        assert_eq!((fast.node_of(9), fast.near(2)), (None, None));
+        // The second socket has no memory of its own.
+        let fast = Fast::new(&[0, 1, 2, 3], &[0], cpus, line);
+        assert_eq!(fast.near(1), Some(0));
     }
 
     #[test]
@@ -264,11 +391,18 @@ Node 1, zone   Normal
 
     #[test]
     fn room_is_above_the_watermarks() {
-        assert_eq!(room_in(ZONEINFO, 0), 40 + 200);
-        assert_eq!(room_in(ZONEINFO, 1), 4980);
-        assert_eq!(room_in(ZONEINFO, 2), 0);
-        let low = ZONEINFO.replace("high     400", "high     460");
-        assert_eq!(room_in(&low, 0), 120, "less than the first zone has");
+        assert_eq!(keep(ZONEINFO, 0), 860);
+        assert_eq!(keep(ZONEINFO, 1), 20);
+        assert_eq!(keep(ZONEINFO, 2), 0);
+        let known = |free| Room {
+            keep: Some((860, Time(0))),
+            free: Some((free, Time(0))),
+        };
+        assert_eq!(known(1100).pages(0, Time(1)), 240);
+        assert_eq!(known(800).pages(0, Time(1)), 0);
+        let mut room = known(1100);
+        room.taken(200);
+        assert_eq!(room.pages(0, Time(1)), 40);
     }
 
     #[test]

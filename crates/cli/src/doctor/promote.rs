@@ -5,8 +5,9 @@ use std::io;
 use hugeswap_promote::place::Frames;
 use hugeswap_promote::sys;
 use hugeswap_promote::tiers;
+use hugeswap_promote::trace::points::{Kind, Points};
 use hugeswap_promote::trace::tmpfs::Probe;
-use hugeswap_promote::trace::{Kind, Points, Trace};
+use hugeswap_promote::trace::Trace;
 
 use super::{Check, Verdict};
 

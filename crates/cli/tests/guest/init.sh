@@ -37,7 +37,7 @@ start() {
     daemon=$!
     # Until it has said what it watches and has drawn its first breath.
     tries=0
-    while [ ! -s /run/log ] && [ $tries -lt 100 ]; do
+    while [ ! -s /run/log ] && [ $tries -lt 3000 ] && kill -0 $daemon; do
         sleep 0.1
         tries=$((tries + 1))
     done
@@ -48,16 +48,27 @@ stop() {
     status=$?
 }
 
-# Reads until 99 % of the pages are on node 0, at most so many rounds of 5.
+# Reads until 99 % of the pages are on node 0; the bound, in rounds of 5, is for what never comes.
 promoted() {
     rounds=0
-    while [ $rounds -lt ${2:-60} ]; do
+    while [ $rounds -lt ${2:-1000} ]; do
         guest loop $1 5 > /run/loop || return 1
         rounds=$((rounds + 1))
         seen=$(guest where $1)
         n0=$(field node0 "$seen") n1=$(field node1 "$seen")
         [ $((n0 * 100)) -ge $(((n0 + n1) * 99)) ] && [ $n0 -gt 0 ] && return 0
         sleep 0.2
+    done
+    return 1
+}
+
+# The same, read by one program that has it open for a while: it ends when all is there.
+held_promoted() {
+    for try in $(seq 60); do
+        seen=$(guest hold $1 10)
+        n0=$(field node0 "$seen") n1=$(field node1 "$seen")
+        [ $((n0 * 100)) -ge $(((n0 + n1) * 99)) ] && [ $n0 -gt 0 ] && return 0
+        echo "NOTE $1: $seen, $(tail -n 1 /run/log)"
     done
     return 1
 }

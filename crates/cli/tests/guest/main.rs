@@ -38,8 +38,27 @@ fn promotes_what_is_read_again() {
         "survives-changes",
         "container-is-promoted",
         "others-are-not",
+        "rights-are-few",
+        "once-promotes",
+        "once-ends-well",
+        "rate-is-promoted",
+        "rate-all-was-migrated",
+        "promotes-demote",
+        "promotes-kernel",
         "bounded-demote",
         "bounded-kernel",
+    ]);
+}
+
+#[test]
+#[ignore = "long: ./test --long"]
+fn promotes_what_is_hottest_and_what_is_small() {
+    Guest::new(READS).run(&["heat", "small"]).passed(&[
+        "heat-comes-first",
+        "heat-scan-gets-the-rest",
+        "small-ext4",
+        "small-xfs",
+        "small-btrfs",
     ]);
 }
 
@@ -58,6 +77,22 @@ fn promotes_what_is_on_tmpfs() {
         "tmpfs-probe-is-gone",
         "no-types-is-said",
         "no-types-goes-on",
+    ]);
+}
+
+/// What watching costs does not grow with the processors that do nothing. Long, for they are
+/// emulated in turns.
+#[test]
+#[ignore = "long: ./test --long"]
+fn promotes_on_a_machine_with_many_processors() {
+    let scenarios = ["many"];
+    Guest::new(READS).cpus(32).run(&scenarios).passed(&[
+        "many-are-there",
+        "many-read-once-stays",
+        "many-is-promoted",
+        "many-few-are-watched",
+        "many-contents-are-the-same",
+        "many-clean-stop",
     ]);
 }
 
@@ -81,15 +116,15 @@ fn a_kernel_that_does_not_move_pages() {
 
 /// A reader whose hot set is 1.5 times the room on node 0, with promotion off and on.
 #[test]
+#[ignore = "long: ./test --long"]
 fn throughput_under_a_hot_set_too_large() {
-    if std::env::var("HUGESWAP_LONG_TESTS").as_deref() != Ok("1") {
-        return;
-    }
     let scenarios = ["throughput"];
     Guest::new(READS).counted().run(&scenarios).passed(&[
         "alive-default",
+        "promotes-default",
         "bounded-default",
         "alive-demote",
+        "promotes-demote",
         "bounded-demote",
         "throughput-default",
         "throughput-demote",

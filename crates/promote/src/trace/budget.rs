@@ -48,7 +48,9 @@ const PERIODS: [u64; 6] = [1, 3, 7, 13, 31, 61];
 
 #[derive(Debug)]
 pub struct Budget {
+    /// What it may cost in any case, and what moving pages pays for on top.
     share: f64,
+    more: f64,
     duty: f64,
     period: u64,
     /// Time to watch that was too short to be used.
@@ -63,6 +65,7 @@ impl Budget {
     pub fn new(share: f64) -> Budget {
         Budget {
             share,
+            more: 0.0,
             // Learn what is going on before watching for long.
             duty: 0.05,
             period: 7,
@@ -70,15 +73,29 @@ impl Budget {
         }
     }
 
-    /// How long to watch within the `interval` that begins; may be zero.
-    pub fn on_time(&mut self, interval: Duration) -> Duration {
-        let on = self.saved + interval.mul_f64(self.duty);
+    /// How long to watch within the `interval` that begins; may be zero. Nothing was watched for
+    /// `span`, the interval included: so long is what is paid for.
+    pub fn on_time(&mut self, span: Duration, interval: Duration) -> Duration {
+        let on = self.saved + span.mul_f64(self.duty);
         if on < SHORTEST {
             self.saved = on;
             return Duration::ZERO;
         }
         self.saved = Duration::ZERO;
         on.min(interval)
+    }
+
+    /// Watching has led to moves that are worth so much more of it, as a share of a processor. That
+    /// goes by and by: what is left is met seldom.
+    pub fn allow(&mut self, more: f64) {
+        const LEAST: f64 = 1e-4;
+        let before = self.more * 0.75;
+        self.more = more.max(if before > LEAST { before } else { 0.0 });
+    }
+
+    /// What watching may cost now.
+    pub fn share(&self) -> f64 {
+        self.share + self.more
     }
 
     pub fn duty(&self) -> f64 {
@@ -98,14 +115,14 @@ impl Budget {
         let events = phase.events as f64 / seconds * costs.event / 1e9;
         let samples = phase.events as f64 / seconds * costs.sample / 1e9;
         // Records may cost as much as the hits do, or half of the budget.
-        let allowed = events.max(self.share / 2.0);
+        let allowed = events.max(self.share() / 2.0);
         self.period = PERIODS
             .into_iter()
             .find(|&period| samples / period as f64 <= allowed)
             .unwrap_or(PERIODS[PERIODS.len() - 1]);
         let on = events + samples / self.period as f64;
-        let duty = if on > self.share {
-            self.share / on
+        let duty = if on > self.share() {
+            self.share() / on
         } else {
             1.0
         };
@@ -129,7 +146,7 @@ mod tests {
         let interval = Duration::from_secs(1);
         let (mut cost, mut intervals) = (Duration::ZERO, 0);
         for turn in 0..100 {
-            let on = budget.on_time(interval);
+            let on = budget.on_time(interval, interval);
             let events = (rate * on.as_secs_f64()) as u64;
             let phase = Phase {
                 on,
@@ -166,6 +183,21 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn moves_pay_for_more_and_then_no_longer() {
+        let mut budget = Budget::new(0.005);
+        let cost = settle(&mut budget, 1e6);
+        assert!(cost <= 0.0055, "{cost}");
+        budget.allow(0.05);
+        let cost = settle(&mut budget, 1e6);
+        assert!(cost > 0.03 && cost <= 0.0575, "{cost}");
+        for _ in 0..30 {
+            budget.allow(0.0);
+        }
+        let cost = settle(&mut budget, 1e6);
+        assert!(cost <= 0.0055, "{cost}");
     }
 
     #[test]

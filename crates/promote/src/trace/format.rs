@@ -10,7 +10,7 @@ pub struct Field {
 impl Field {
     /// The value in `record`, if the record has it.
     pub fn get(&self, record: &[u8]) -> Option<u64> {
-        let bytes = record.get(self.offset..self.offset + self.size)?;
+        let bytes = record.get(self.offset..self.offset.checked_add(self.size)?)?;
         let mut value = [0; 8];
         value[..bytes.len()].copy_from_slice(bytes);
         Some(u64::from_le_bytes(value))

@@ -1,295 +1,59 @@
 //! Who reads what: the kernel's tracepoints on the read path, through perf.
 //!
-//! Each processor has a ring of its own, held by an event that counts nothing,
-//! so that the tracepoints can be switched on and off (a tracepoint that
-//! nobody has open costs nothing) and the rings stay. The kernel wakes us when
-//! a ring is a quarter full.
+//! A processor that is watched has a ring, held by an event that counts nothing, so that the
+//! tracepoints can be switched on and off (a tracepoint that nobody has open costs nothing) and the
+//! ring stays. The kernel wakes us when a ring is a quarter full. Only some processors are watched
+//! at a time: what a phase costs does not depend on how many there are.
 
 mod btf;
 pub mod budget;
-mod format;
+mod calibrate;
+pub mod format;
+pub mod points;
 pub mod tmpfs;
+pub mod turns;
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use crate::page::{FileId, Time, PAGE};
-use crate::sys::{self, Perf, Ring};
+use crate::page::{Time, PAGE};
+use crate::records::Record;
+use crate::sys::{self, Perf, Ring, Waiter};
 use budget::{Costs, Phase};
-use format::Field;
+use points::{tmpfs_reads, Event, Kind, Point, Points};
 use tmpfs::Probe;
+use turns::Turns;
 
 /// Pages of a ring's data: 128 KiB, some 1600 records.
 const RING_PAGES: usize = 32;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// Pages `first` to `last` were asked for by a read. A `whole` read has one event, another
-    /// may have more for what is later in it.
-    Read {
-        file: FileId,
-        first: u64,
-        last: u64,
-        pid: u32,
-        whole: bool,
-    },
-    /// A page came into the page cache.
-    Inserted { file: FileId, page: u64, pfn: u64 },
-    /// A page was accessed a second time: it is on the active list now.
-    Activated { pfn: u64 },
-}
-
-/// Which of the kernel's events there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// `filemap:mm_filemap_get_pages`: every read.
-    Reads,
-    /// `pagemap:mm_lru_activate` and `filemap:mm_filemap_add_to_page_cache`.
-    Activations,
-}
-
-impl Kind {
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Reads => "filemap:mm_filemap_get_pages",
-            Kind::Activations => "pagemap:mm_lru_activate",
-        }
-    }
-}
-
-/// A tracepoint and how to read its records.
-#[derive(Clone, Copy, Debug)]
-enum Point {
-    Read {
-        ino: Field,
-        dev: Field,
-        first: Field,
-        last: Field,
-    },
-    Insert {
-        ino: Field,
-        dev: Field,
-        index: Field,
-        pfn: Field,
-    },
-    Activate {
-        pfn: Field,
-    },
-    Tmpfs {
-        ino: Field,
-        dev: Field,
-        bytes: Field,
-        pos: Field,
-        length: Field,
-    },
-}
-
-/// What the kernel offers, found out once.
-#[derive(Clone, Debug)]
-pub struct Points {
-    pub kind: Kind,
-    points: Vec<(u64, Point)>,
-}
-
-impl Points {
-    pub fn find() -> io::Result<Points> {
-        Points::find_in(tracefs()?.as_fd())
-    }
-
-    fn find_in(dir: BorrowedFd) -> io::Result<Points> {
-        match reads(dir) {
-            Ok(point) => Ok(Points {
-                kind: Kind::Reads,
-                points: vec![point],
-            }),
-            Err(err) if err.kind() == io::ErrorKind::NotFound => Points::activations(dir),
-            Err(err) => Err(err),
-        }
-    }
-
-    fn activations(dir: BorrowedFd) -> io::Result<Points> {
-        let missing = |err: io::Error| {
-            if err.kind() == io::ErrorKind::NotFound {
-                io::Error::new(
-                    io::ErrorKind::NotFound,
-                    "this kernel has neither filemap:mm_filemap_get_pages (Linux 6.10) nor \
-                     pagemap:mm_lru_activate",
-                )
-            } else {
-                err
-            }
-        };
-        Ok(Points {
-            kind: Kind::Activations,
-            points: vec![
-                activate(dir).map_err(missing)?,
-                insert(dir).map_err(missing)?,
-            ],
-        })
-    }
-
-    /// For a test of what an older kernel offers.
-    pub fn find_activations() -> io::Result<Points> {
-        Points::activations(tracefs()?.as_fd())
-    }
-}
-
-fn tracefs() -> io::Result<OwnedFd> {
-    sys::tracefs().map_err(|err| {
-        let text = match err.raw_os_error() {
-            Some(libc::ENODEV | libc::ENOSYS) => format!("this kernel has no trace events: {err}"),
-            _ => format!("the kernel's trace events: {err}"),
-        };
-        io::Error::new(err.kind(), text)
-    })
-}
-
-fn load(dir: BorrowedFd, event: &str) -> io::Result<(u64, String)> {
-    let id = sys::read_at(dir, &format!("events/{event}/id"))?;
-    let id = id
-        .trim()
-        .parse()
-        .map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
-    Ok((id, sys::read_at(dir, &format!("events/{event}/format"))?))
-}
-
-fn field(event: &str, format: &str, name: &str) -> io::Result<Field> {
-    format::field(format, name).ok_or_else(|| {
-        io::Error::new(
-            io::ErrorKind::Unsupported,
-            format!("the kernel's event {event} has no field {name}"),
-        )
-    })
-}
-
-fn reads(dir: BorrowedFd) -> io::Result<(u64, Point)> {
-    let event = "filemap/mm_filemap_get_pages";
-    let (id, format) = load(dir, event)?;
-    let point = Point::Read {
-        ino: field(event, &format, "i_ino")?,
-        dev: field(event, &format, "s_dev")?,
-        first: field(event, &format, "index")?,
-        last: field(event, &format, "last_index")?,
-    };
-    Ok((id, point))
-}
-
-fn insert(dir: BorrowedFd) -> io::Result<(u64, Point)> {
-    let event = "filemap/mm_filemap_add_to_page_cache";
-    let (id, format) = load(dir, event)?;
-    let point = Point::Insert {
-        ino: field(event, &format, "i_ino")?,
-        dev: field(event, &format, "s_dev")?,
-        index: field(event, &format, "index")?,
-        pfn: field(event, &format, "pfn")?,
-    };
-    Ok((id, point))
-}
-
-fn activate(dir: BorrowedFd) -> io::Result<(u64, Point)> {
-    let event = "pagemap/mm_lru_activate";
-    let (id, format) = load(dir, event)?;
-    let point = Point::Activate {
-        pfn: field(event, &format, "pfn")?,
-    };
-    Ok((id, point))
-}
-
-fn tmpfs_reads(probe: &Probe) -> io::Result<(u64, Point)> {
-    let (id, format) = probe.load()?;
-    let event = "of reads of tmpfs";
-    let point = Point::Tmpfs {
-        ino: field(event, &format, "ino")?,
-        dev: field(event, &format, "dev")?,
-        bytes: field(event, &format, "bytes")?,
-        pos: field(event, &format, "pos")?,
-        length: field(event, &format, "length")?,
-    };
-    Ok((id, point))
-}
-
-impl Point {
-    /// A filter that no hit passes.
-    fn nothing(&self) -> &'static str {
-        match self {
-            Point::Read { .. } | Point::Insert { .. } => "index > 0xffffffffff",
-            Point::Activate { .. } => "pfn == 0",
-            Point::Tmpfs { .. } => "pos > 0xffffffffffff",
-        }
-    }
-
-    fn event(&self, pid: u32, record: &[u8]) -> Option<Event> {
-        let file = |dev: &Field, ino: &Field| -> Option<FileId> {
-            Some(FileId {
-                dev: dev.get(record)? as u32,
-                ino: ino.get(record)?,
-            })
-        };
-        Some(match self {
-            Point::Read {
-                ino,
-                dev,
-                first,
-                last,
-            } => Event::Read {
-                file: file(dev, ino)?,
-                first: first.get(record)?,
-                last: last.get(record)?,
-                pid,
-                whole: false,
-            },
-            Point::Tmpfs {
-                ino,
-                dev,
-                bytes,
-                pos,
-                length,
-            } => {
-                let (pos, length) = (pos.get(record)?, length.get(record)?);
-                let (first, last) = tmpfs::pages(pos, length, bytes.get(record)?)?;
-                Event::Read {
-                    file: file(dev, ino)?,
-                    first,
-                    last,
-                    pid,
-                    whole: true,
-                }
-            }
-            Point::Insert {
-                ino,
-                dev,
-                index,
-                pfn,
-            } => Event::Inserted {
-                file: file(dev, ino)?,
-                page: index.get(record)?,
-                pfn: pfn.get(record)?,
-            },
-            Point::Activate { pfn } => Event::Activated {
-                pfn: pfn.get(record)?,
-            },
-        })
-    }
-}
-
-/// One processor.
+/// A processor that was watched once.
 struct Cpu {
     number: u32,
     holder: OwnedFd,
     ring: Ring,
-    /// While watching.
-    open: Option<Open>,
-    samples: u64,
+    /// While it is watched: the events that sample; their records are in the ring.
+    open: Vec<OwnedFd>,
+    seen: Seen,
 }
 
-struct Open {
-    /// The events that sample: their records are in the ring.
-    _sampling: Vec<OwnedFd>,
-    /// Those that count, with the weight of a hit.
-    counting: Vec<(OwnedFd, f64)>,
+/// In the phase that goes on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    samples: u64,
+    /// Records of reads of tmpfs among them.
+    tmpfs: u64,
+    lost: u64,
+}
+
+impl Seen {
+    /// Hits that so many records stand for; a record that found no room was one too. One of tmpfs
+    /// counts for more.
+    fn events(self, period: u64, weight: f64) -> u64 {
+        let more = self.tmpfs as f64 * (weight - 1.0);
+        ((self.samples + self.lost) as f64 + more) as u64 * period
+    }
 }
 
 struct Tmpfs {
@@ -309,8 +73,14 @@ pub struct Trace {
     cpus: Vec<Cpu>,
     /// Dropped after `cpus`, which have its event open: only then can it be removed.
     tmpfs: Option<Tmpfs>,
+    turns: Turns,
+    /// Time that each processor had worked when a phase last began.
+    worked: Vec<(u32, u64)>,
+    waiter: Waiter,
     since: Option<Instant>,
+    period: u64,
     buffer: Vec<u8>,
+    online: usize,
     /// Records that the kernel had no room for.
     pub lost: u64,
 }
@@ -321,16 +91,36 @@ impl Trace {
             points,
             cpus: Vec::new(),
             tmpfs: None,
+            turns: Turns::default(),
+            worked: Vec::new(),
+            waiter: Waiter::new()?,
             since: None,
+            period: 1,
             buffer: Vec::new(),
+            online: 0,
             lost: 0,
         };
-        trace.adopt_cpus()?;
+        // Whether they can be had at all is seen with the first.
+        let first = online_cpus()?.into_iter().next();
+        if let Some(cpu) = first {
+            trace.ring(cpu)?;
+        }
         Ok(trace)
     }
 
     pub fn kind(&self) -> Kind {
         self.points.kind
+    }
+
+    /// What to wait with: it wakes when a ring is a quarter full.
+    pub fn waiter(&self) -> &Waiter {
+        &self.waiter
+    }
+
+    /// Processors that are watched in this phase, and that there are.
+    pub fn processors(&self) -> (usize, usize) {
+        let watched = self.cpus.iter().filter(|cpu| !cpu.open.is_empty());
+        (watched.count(), self.online)
     }
 
     /// Watches reads of tmpfs too, for which this kernel has no event of its own.
@@ -363,30 +153,42 @@ impl Trace {
         }
     }
 
-    /// A ring for each processor that is online.
-    fn adopt_cpus(&mut self) -> io::Result<()> {
+    /// The processors of the phase that begins. Of activations each is one that does not come again,
+    /// and the phase has no end: there it is all of them.
+    fn choose(&mut self) -> io::Result<Vec<u32>> {
         let online = online_cpus()?;
-        if online
-            .iter()
-            .copied()
-            .eq(self.cpus.iter().map(|cpu| cpu.number))
-        {
-            return Ok(());
+        self.online = online.len();
+        self.cpus.retain(|cpu| online.contains(&cpu.number));
+        if self.points.kind == Kind::Activations {
+            return Ok(online);
         }
-        self.cpus.clear();
-        for number in online {
-            let bytes = RING_PAGES as u32 * PAGE as u32;
-            let holder = sys::perf_event(Perf::Ring { bytes }, number)?;
-            let ring = Ring::map(holder.as_fd(), RING_PAGES)?;
-            self.cpus.push(Cpu {
-                number,
-                holder,
-                ring,
-                open: None,
-                samples: 0,
-            });
+        let mut busy = Vec::new();
+        if online.len() > turns::AT_ONCE {
+            let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+            let worked = turns::worked(&stat);
+            busy = turns::busy(&self.worked, &worked);
+            self.worked = worked;
         }
-        Ok(())
+        Ok(self.turns.choose(&online, &busy))
+    }
+
+    /// The ring of a processor; a new one, if it was never watched.
+    fn ring(&mut self, number: u32) -> io::Result<usize> {
+        if let Some(at) = self.cpus.iter().position(|cpu| cpu.number == number) {
+            return Ok(at);
+        }
+        let bytes = RING_PAGES as u32 * PAGE as u32;
+        let holder = sys::perf_event(Perf::Ring { bytes }, number)?;
+        let ring = Ring::map(holder.as_fd(), RING_PAGES)?;
+        self.waiter.add_ring(holder.as_fd())?;
+        self.cpus.push(Cpu {
+            number,
+            holder,
+            ring,
+            open: Vec::new(),
+            seen: Seen::default(),
+        });
+        Ok(self.cpus.len() - 1)
     }
 
     /// Starts to watch, one of `period` hits. Our own reads are left out.
@@ -394,15 +196,15 @@ impl Trace {
         if self.since.is_some() {
             return Ok(());
         }
-        self.adopt_cpus()?;
+        let cpus = self.choose()?;
         let ours = format!("common_pid != {}", std::process::id());
-        let mut opened = self.open(&self.watched(), Some(&ours), period);
+        let mut opened = self.open(&cpus, &self.watched(), Some(&ours), period);
         if opened.is_err() && self.tmpfs.as_ref().is_some_and(|tmpfs| tmpfs.wanted) {
             // Somebody may have taken our probe away: then without it.
             self.close();
             let id = self.tmpfs.take().map(|tmpfs| tmpfs.id);
             self.points.points.retain(|point| Some(point.0) != id);
-            opened = self.open(&self.watched(), Some(&ours), period);
+            opened = self.open(&cpus, &self.watched(), Some(&ours), period);
         }
         if let Err(err) = opened {
             self.close();
@@ -420,38 +222,38 @@ impl Trace {
         points.filter(|&id| Some(id) != unwanted).collect()
     }
 
-    fn open(&mut self, points: &[u64], filter: Option<&str>, period: u64) -> io::Result<()> {
-        for cpu in &mut self.cpus {
-            let mut events = Vec::new();
-            let mut counters = Vec::new();
+    fn open(
+        &mut self,
+        cpus: &[u32],
+        points: &[u64],
+        filter: Option<&str>,
+        period: u64,
+    ) -> io::Result<()> {
+        self.period = period;
+        for &number in cpus {
+            let at = match self.ring(number) {
+                Ok(at) => at,
+                // It has gone offline just now.
+                Err(err) if err.raw_os_error() == Some(libc::ENODEV) => continue,
+                Err(err) => return Err(err),
+            };
+            let cpu = &mut self.cpus[at];
+            cpu.seen = Seen::default();
             for &id in points {
                 let event = sys::perf_event(Perf::Sample { id, period }, cpu.number)?;
                 if let Some(filter) = filter {
                     sys::perf_filter(event.as_fd(), filter)?;
                 }
                 sys::perf_redirect(event.as_fd(), cpu.holder.as_fd())?;
-                events.push(event);
-                // One is enough for activations: insertions are of the same kind.
-                if self.points.kind == Kind::Activations && !counters.is_empty() {
-                    continue;
-                }
-                let tmpfs = self.tmpfs.as_ref().filter(|tmpfs| tmpfs.id == id);
-                let weight = tmpfs.map_or(1.0, |tmpfs| tmpfs.weight);
-                let counter = sys::perf_event(Perf::Count { id }, cpu.number)?;
-                counters.push((counter, weight));
+                cpu.open.push(event);
             }
-            cpu.samples = 0;
-            cpu.open = Some(Open {
-                _sampling: events,
-                counting: counters,
-            });
         }
         Ok(())
     }
 
     fn close(&mut self) {
         for cpu in &mut self.cpus {
-            cpu.open = None;
+            cpu.open.clear();
         }
     }
 
@@ -459,170 +261,75 @@ impl Trace {
         self.since.is_some()
     }
 
-    /// Ends the phase, and says what it brought on the busiest processor.
+    /// Ends the phase, and says what it brought on the busiest processor. The rings are empty.
     pub fn stop(&mut self, costs: Costs) -> Phase {
         let busiest = self.so_far(costs);
+        for cpu in self.cpus.iter().filter(|cpu| !cpu.open.is_empty()) {
+            self.turns.learn(cpu.number, cpu.seen.samples > 0);
+        }
         self.since = None;
         self.close();
         busiest
     }
 
-    /// What the phase has brought until now, on the busiest processor.
+    /// What the phase has brought until the rings were last looked into, on the busiest processor.
     pub fn so_far(&self, costs: Costs) -> Phase {
         let Some(since) = self.since else {
             return Phase::default();
         };
         let on = since.elapsed();
-        let mut busiest = Phase {
+        let weight = self.tmpfs.as_ref().map_or(1.0, |tmpfs| tmpfs.weight);
+        let phases = self.cpus.iter().map(|cpu| Phase {
+            on,
+            events: cpu.seen.events(self.period, weight),
+            samples: cpu.seen.samples + cpu.seen.lost,
+        });
+        let idle = Phase {
             on,
             ..Phase::default()
         };
-        for cpu in &self.cpus {
-            let counters = cpu.open.iter().flat_map(|open| &open.counting);
-            let events: f64 = counters
-                .map(|(counter, weight)| count(counter.as_fd()).unwrap_or(0) as f64 * weight)
-                .sum();
-            let events = events as u64;
-            let phase = Phase {
-                on,
-                events: events.max(cpu.samples),
-                samples: cpu.samples,
-            };
+        phases.fold(idle, |busiest, phase| {
             if costs.of(phase) > costs.of(busiest) {
-                busiest = phase;
+                phase
+            } else {
+                busiest
             }
-        }
-        busiest
-    }
-
-    /// What to wait for.
-    pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.cpus.iter().map(|cpu| cpu.holder.as_fd()).collect()
-    }
-
-    /// Hands over everything that was recorded so far.
-    pub fn drain(&mut self, mut each: impl FnMut(Event, Time)) {
-        const LOST: u32 = 2;
-        const SAMPLE: u32 = 9;
-        let points = &self.points.points;
-        let mut lost = 0;
-        for cpu in &mut self.cpus {
-            let samples = &mut cpu.samples;
-            cpu.ring.drain(&mut self.buffer, |kind, record| match kind {
-                SAMPLE => {
-                    *samples += 1;
-                    if let Some((event, time)) = sample(points, record) {
-                        each(event, time);
-                    }
-                }
-                LOST => {
-                    if let Some(bytes) = record.get(8..16) {
-                        lost += u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
-                    }
-                }
-                _ => {}
-            });
-        }
-        self.lost += lost;
-    }
-
-    /// What a hit and a record cost on this machine, measured on reads of our
-    /// own program file; `None` where its reads hit no tracepoint, as on tmpfs.
-    pub fn calibrate(&mut self) -> Option<Costs> {
-        if self.points.kind != Kind::Reads {
-            return None;
-        }
-        let own = File::open("/proc/self/exe").ok();
-        let costs = own.and_then(|file| self.measure(self.points.points[0], &file));
-        if let Some(id) = self.tmpfs.as_ref().map(|tmpfs| tmpfs.id) {
-            let memory = sys::memory_file(16 * PAGE).ok();
-            let point = self.points.points.iter().find(|point| point.0 == id);
-            let point = point.copied();
-            let hit = memory.and_then(|file| self.measure(point?, &file));
-            let switch = self.measure_switch(id);
-            // A probe costs more than an event that is built in; twice, where that can't be seen.
-            let (hit, known) = (hit.map(|costs| costs.event), costs.unwrap_or_default());
-            let weight = hit.map_or(2.0, |hit| (hit / known.event).max(1.0));
-            if let Some(tmpfs) = &mut self.tmpfs {
-                tmpfs.weight = weight;
-                tmpfs.switch = switch;
-            }
-        }
-        costs
-    }
-
-    /// Processor time of switching a point on and off, in nanoseconds.
-    fn measure_switch(&mut self, id: u64) -> u64 {
-        let mut round = || {
-            let before = sys::cpu_nanos();
-            // If it can't be opened, starting will say so.
-            let _ = self.open(&[id], Some("pos > 0xffffffffffff"), 1);
-            self.close();
-            sys::cpu_nanos() - before
-        };
-        (0..3).map(|_| round()).min().unwrap_or(0)
-    }
-
-    /// The same, of one point that reads of `file` hit.
-    fn measure(&mut self, (id, point): (u64, Point), file: &File) -> Option<Costs> {
-        const READS: u32 = 1000;
-        const ROUNDS: usize = 5;
-        let mut buffer = [0u8; 4096];
-        let mut round = || -> Option<f64> {
-            let start = Instant::now();
-            for turn in 0..READS {
-                let page = u64::from(turn % 16);
-                file.read_exact_at(&mut buffer, page * 4096).ok()?;
-            }
-            Some(start.elapsed().as_nanos() as f64 / f64::from(READS))
-        };
-        round()?;
-        let mut best = [f64::MAX; 3];
-        for _ in 0..ROUNDS {
-            for (mode, best) in best.iter_mut().enumerate() {
-                let opened = match mode {
-                    1 => self.open(&[id], Some(point.nothing()), 1),
-                    2 => self.open(&[id], None, 1),
-                    _ => Ok(()),
-                };
-                let time = opened.ok().and_then(|()| round());
-                if mode == 2 {
-                    self.drain(|_, _| {});
-                    if self.cpus.iter().all(|cpu| cpu.samples == 0) {
-                        self.close();
-                        return None;
-                    }
-                }
-                self.close();
-                *best = best.min(time?);
-            }
-        }
-        self.lost = 0;
-        let [off, filtered, recorded] = best;
-        Some(Costs {
-            event: (filtered - off).clamp(20.0, 5_000.0),
-            sample: (recorded - filtered).clamp(100.0, 50_000.0),
         })
     }
+
+    /// Hands over everything that was recorded so far, with the processor it was recorded on.
+    pub fn drain(&mut self, mut each: impl FnMut(Event, Time, u32)) {
+        let points = &self.points.points;
+        let tmpfs = self.tmpfs.as_ref().map(|tmpfs| tmpfs.id);
+        let mut all_lost = 0;
+        for cpu in &mut self.cpus {
+            let (seen, number) = (&mut cpu.seen, cpu.number);
+            cpu.ring.drain(&mut self.buffer, |record| match record {
+                Record::Sample { pid, time, raw } => {
+                    seen.samples += 1;
+                    let Some((id, point)) = point_of(points, raw) else {
+                        return;
+                    };
+                    seen.tmpfs += u64::from(Some(id) == tmpfs);
+                    if let Some(event) = point.event(pid, raw) {
+                        each(event, time, number);
+                    }
+                }
+                Record::Lost(count) => {
+                    seen.lost = seen.lost.saturating_add(count);
+                    all_lost += count;
+                }
+            });
+        }
+        self.lost = self.lost.saturating_add(all_lost);
+    }
 }
 
-/// A record: process, thread, time, and the tracepoint's own data with its
-/// size in front.
-fn sample(points: &[(u64, Point)], record: &[u8]) -> Option<(Event, Time)> {
-    let pid = u32::from_ne_bytes(record.get(0..4)?.try_into().ok()?);
-    let ns = u64::from_ne_bytes(record.get(8..16)?.try_into().ok()?);
-    let size = u32::from_ne_bytes(record.get(16..20)?.try_into().ok()?) as usize;
-    let raw = record.get(20..20 + size)?;
+/// Which point a record is of: its number stands first.
+fn point_of(points: &[(u64, Point)], raw: &[u8]) -> Option<(u64, Point)> {
     let id = u16::from_ne_bytes(raw.get(0..2)?.try_into().ok()?);
-    let (_, point) = points.iter().find(|&&(known, _)| known == u64::from(id))?;
-    Some((point.event(pid, raw)?, Time(ns / 1000)))
-}
-
-fn count(event: BorrowedFd) -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    let file = File::from(event.try_clone_to_owned()?);
-    io::Read::read_exact(&mut &file, &mut bytes)?;
-    Ok(u64::from_ne_bytes(bytes))
+    let of = |&&(known, _): &&(u64, Point)| known == u64::from(id);
+    points.iter().find(of).copied()
 }
 
 fn online_cpus() -> io::Result<Vec<u32>> {
@@ -634,46 +341,14 @@ fn online_cpus() -> io::Result<Vec<u32>> {
 mod tests {
     use super::*;
 
-    /// A directory that looks like tracefs with these events.
-    fn events(name: &str, events: &[(&str, &str)]) -> (std::path::PathBuf, File) {
-        let dir = std::env::temp_dir().join(format!("hugeswap-{name}-{}", std::process::id()));
-        for (event, format) in events {
-            let event = dir.join("events").join(event);
-            std::fs::create_dir_all(&event).unwrap();
-            std::fs::write(event.join("id"), "7\n").unwrap();
-            std::fs::write(event.join("format"), format).unwrap();
-        }
-        std::fs::create_dir_all(&dir).unwrap();
-        let open = File::open(&dir).unwrap();
-        (dir, open)
-    }
-
-    const PFN: &str = "\tfield:unsigned long pfn;\toffset:16;\tsize:8;\tsigned:0;\n";
-
     #[test]
-    fn a_kernel_with_neither_event_is_told_of() {
-        let (path, dir) = events("neither", &[]);
-        let err = Points::find_in(dir.as_fd()).unwrap_err();
-        assert_eq!(err.kind(), io::ErrorKind::NotFound);
-        let text = err.to_string();
-        assert!(
-            text.contains("neither filemap:mm_filemap_get_pages"),
-            "{text}"
-        );
-        std::fs::remove_dir_all(path).unwrap();
-        // One of the two that activations need is not enough.
-        let (path, dir) = events("half", &[("pagemap/mm_lru_activate", PFN)]);
-        let err = Points::find_in(dir.as_fd()).unwrap_err();
-        assert!(err.to_string().contains("neither"), "{err}");
-        std::fs::remove_dir_all(path).unwrap();
-    }
-
-    #[test]
-    fn an_event_with_other_fields_is_told_of() {
-        let (path, dir) = events("fields", &[("filemap/mm_filemap_get_pages", PFN)]);
-        let err = Points::find_in(dir.as_fd()).unwrap_err();
-        assert_eq!(err.kind(), io::ErrorKind::Unsupported);
-        assert!(err.to_string().contains("no field i_ino"), "{err}");
-        std::fs::remove_dir_all(path).unwrap();
+    fn records_stand_for_hits() {
+        let seen = Seen {
+            samples: 10,
+            tmpfs: 4,
+            lost: 5,
+        };
+        assert_eq!(seen.events(7, 1.0), 105);
+        assert_eq!(seen.events(7, 2.0), 133);
     }
 }

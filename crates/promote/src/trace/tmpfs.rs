@@ -22,7 +22,7 @@ pub struct Probe {
 impl Probe {
     pub fn make() -> io::Result<Probe> {
         let arguments = arguments(&Btf::kernel()?)?;
-        let tracefs = super::tracefs()?;
+        let tracefs = super::points::tracefs()?;
         let known = sys::read_at(tracefs.as_fd(), DEFINITIONS).map_err(|err| {
             let text = match err.kind() {
                 io::ErrorKind::NotFound => "this kernel has no kprobes".to_owned(),
@@ -45,7 +45,7 @@ impl Probe {
 
     /// Its number and the layout of its records.
     pub fn load(&self) -> io::Result<(u64, String)> {
-        super::load(self.tracefs.as_fd(), &format!("{GROUP}/{}", self.name))
+        super::points::load(self.tracefs.as_fd(), &format!("{GROUP}/{}", self.name))
     }
 }
 

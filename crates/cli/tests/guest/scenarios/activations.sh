@@ -1,14 +1,5 @@
 # A kernel without the event for reads: its activations tell.
 uname -r
-# As promoted(), read by one program that has it open for a while.
-held_promoted() {
-    for try in 1 2 3 4 5 6; do
-        seen=$(guest hold $1 10)
-        echo "NOTE tmpfs: $seen"
-        [ "$(field node0 "$seen")" -ge 2028 ] && return 0
-    done
-    return 1
-}
 mount -t ext4 /dev/vda /mnt
 make /mnt/file 12
 on_slow /mnt/file

@@ -20,12 +20,18 @@ for way in demote kernel; do
             start
             ;;
     esac
+    # Until something was promoted, and then 40 rounds more.
+    tries=0
+    until [ "$(counter pgpromote_success)" -gt 0 ] || [ $tries -ge 1000 ]; do
+        guest read /mnt/big 5 131072 > /run/loop
+        tries=$((tries + 1))
+    done
     guest read /mnt/big 40 131072 > /run/loop
     after=$(migrated)
-    echo "NOTE hot set 1.5 times the room, $way: $(cat /run/loop) $(guest where /mnt/big), migrated $((after - before))"
-    sleep 1
-    echo "NOTE $way: promoted $(counter pgpromote_success), demoted $(counter pgdemote_proactive), no room $(counter no_room), backoffs $(counter backoffs)"
+    echo "NOTE hot set 1.5 times the room, $way: $(cat /run/loop) $(guest where /mnt/big), migrated $((after - before)), $tries times 5 rounds before"
     stop
+    echo "NOTE $way: promoted $(counter pgpromote_success), demoted $(counter pgdemote_proactive), no room $(counter no_room), backoffs $(counter backoffs)"
+    check "promotes-$way" "$(tail -n 1 /run/log)" [ "$(counter pgpromote_success)" -gt 0 ]
     # Twice what is hot, whatever the number of rounds.
     check "bounded-$way" "$((after - before)) pages" [ $((after - before)) -le $((big * 512)) ]
 done

@@ -42,6 +42,7 @@ for way in off default demote; do
     stop
     echo "NOTE $way: promoted $(counter pgpromote_success), demoted $(counter pgdemote_proactive), no room $(counter no_room), backoffs $(counter backoffs), sampled $(counter numa_hint_page_cache)"
     echo "NOTE $way: the daemon $(counter overhead_daemon) of a processor, sampling $(counter overhead_sampling), $(tail -n 1 /run/err)"
+    check "promotes-$way" "$(tail -n 1 /run/log)" [ "$(counter pgpromote_success)" -gt 0 ]
     check "sampled-$way" "$(tail -n 1 /run/log)" [ "$(counter numa_hint_page_cache)" -gt 0 ]
     check "bounded-$way" "$moved pages" [ $moved -le $((big * 512)) ]
     check "throughput-$way" "$ratio" awk -v r=$ratio 'BEGIN { exit !(r < 1.05) }'

@@ -3,15 +3,6 @@ mkdir -p /tmp/tracing
 mount -t tracefs none /tmp/tracing
 probes() { grep -c hugeswap /tmp/tracing/kprobe_events; }
 huge_on() { awk -v node=$1 '/ShmemHugePages/ { print $4 }' /sys/devices/system/node/node$1/meminfo; }
-# As promoted(), read by one program that has it open for a while.
-held_promoted() {
-    for try in 1 2 3 4 5 6; do
-        seen=$(guest hold $1 10)
-        echo "NOTE tmpfs: $seen, candidates $(counter pgpromote_candidate), sampled $(counter numa_hint_page_cache)"
-        [ "$(field node0 "$seen")" -ge 2028 ] && return 0
-    done
-    return 1
-}
 mount -t tmpfs -o size=64m none /mnt
 guest bind 1 guest make /mnt/file 8
 guest loop /mnt/file 20 > /run/loop

@@ -1,0 +1,84 @@
+//! Room on the fast node: cold file pages are moved to the slow one.
+
+use std::io;
+use std::ops::Range;
+
+use super::promote::sum_where;
+use super::{now, Daemon};
+use crate::page::{Block, BATCH_BLOCKS, BLOCK_PAGES};
+use crate::tiers::Route;
+
+/// Room that is made at once by demotion: 16 MiB.
+pub(super) const DEMOTE_PAGES: u64 = 4096;
+/// Windows looked at for cold pages in one interval.
+const DEMOTE_LOOKS: usize = 256;
+
+impl Daemon {
+    /// Moves cold file pages from the fast node to the slow one: such that were not accessed within
+    /// the window, or much less than what they make room for, whose heat is given.
+    pub(super) fn demote(&mut self, route: Route, heat: u16) -> io::Result<()> {
+        // Everything looks cold to one who has just come.
+        if now().since(self.started) < self.config.limits.window {
+            return Ok(());
+        }
+        let mut demoted = 0;
+        for _ in 0..DEMOTE_LOOKS {
+            if demoted >= DEMOTE_PAGES {
+                break;
+            }
+            let Some((id, file, first)) = self.walk(true) else {
+                break;
+            };
+            let at = now();
+            let base = first / BLOCK_PAGES;
+            let cold: Vec<u64> = (0..BATCH_BLOCKS)
+                .filter(|index| {
+                    let block = Block {
+                        file: id,
+                        index: base + index,
+                    };
+                    self.policy.cold(block, heat, at)
+                })
+                .collect();
+            let wanted: Vec<Range<usize>> = cold
+                .iter()
+                .map(|index| {
+                    let page = (index * BLOCK_PAGES) as usize;
+                    page..page + BLOCK_PAGES as usize
+                })
+                .collect();
+            let Some((window, nodes)) = self.look(&file, first, &wanted) else {
+                continue;
+            };
+            self.stats.disk_reads += window.disk_reads;
+            let pages: Vec<usize> = nodes
+                .iter()
+                .filter(|&&(_, node)| node == route.to)
+                .map(|&(page, _)| page)
+                .collect();
+            let folios = self.folios(&window, &pages);
+            let needed: u64 = folios.iter().map(|folio| folio.pages).sum();
+            if needed == 0 {
+                continue;
+            }
+            if needed > self.policy.rate.room(at) || needed > self.room(route.from, at) {
+                break;
+            }
+            let moved = self.migrate(&window, &folios, route.from)?;
+            let pages = sum_where(&folios, &moved);
+            demoted += pages;
+            self.stats.pgdemote_proactive += pages;
+            for index in cold {
+                let block = Block {
+                    file: id,
+                    index: base + index,
+                };
+                self.policy.demoted(block, now());
+            }
+        }
+        for room in self.room.values_mut() {
+            room.forget();
+        }
+        Ok(())
+    }
+}

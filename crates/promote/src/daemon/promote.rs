@@ -1,0 +1,283 @@
+//! What is hot is looked at, and moved.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use super::demote::DEMOTE_PAGES;
+use super::{now, Daemon, WINDOW};
+use crate::files::Skip;
+use crate::ledger::For;
+use crate::page::{Block, FileId, Time, BATCH_BLOCKS, BLOCK_PAGES, PAGE};
+use crate::place::{Folio, Window};
+use crate::policy::{Batch, Next, Outcome};
+use crate::tiers::Route;
+
+/// How long moving may keep us from emptying the rings.
+const SLICE: Duration = Duration::from_millis(50);
+
+impl Daemon {
+    /// Has looking, or have looking and moving together, cost more than they may? Then how long to
+    /// wait.
+    pub(super) fn debt(&mut self, now: Time) -> Option<Duration> {
+        let looked = self.ledger.of(For::Looking);
+        let worked = looked + self.ledger.of(For::Moving);
+        let looking = self.looking.debt(now, looked);
+        looking.max(self.work.debt(now, worked))
+    }
+
+    /// Moves for a while; says how long there is nothing to do.
+    pub(super) fn move_some(&mut self) -> io::Result<Duration> {
+        let begin = now();
+        loop {
+            let at = now();
+            if at.since(begin) >= SLICE {
+                return Ok(Duration::ZERO);
+            }
+            if let Some(wait) = self.debt(at) {
+                return Ok(wait);
+            }
+            let room = self.room_for_all(at);
+            match self.policy.next(at, room) {
+                Next::Nothing => return Ok(self.config.interval),
+                Next::Wait(time) => {
+                    return Ok(time.max(Duration::from_millis(1)));
+                }
+                Next::Batch(batch) => {
+                    self.enter(For::Fixed);
+                    self.promote(&batch)?;
+                    self.enter(For::Looking);
+                    self.drain();
+                }
+            }
+        }
+    }
+
+    pub(super) fn open(&mut self, id: FileId) -> Result<File, Skip> {
+        let pid = self.readers.pid(id);
+        let opened = self.files.open(id, pid, now());
+        if let Err(skip) = opened {
+            *self.stats.skipped_files.entry(skip.name()).or_default() += 1;
+        }
+        opened
+    }
+
+    pub(super) fn promote(&mut self, batch: &Batch) -> io::Result<()> {
+        let Ok(file) = self.open(batch.file) else {
+            self.policy.refuse(batch, now());
+            return Ok(());
+        };
+        let start = batch.blocks[0] / BATCH_BLOCKS * BATCH_BLOCKS;
+        let wanted: Vec<Range<usize>> = batch
+            .blocks
+            .iter()
+            .map(|block| {
+                let page = ((block - start) * BLOCK_PAGES) as usize;
+                page..page + BLOCK_PAGES as usize
+            })
+            .collect();
+        let Some((mut window, nodes)) = self.look(&file, start * BLOCK_PAGES, &wanted) else {
+            self.policy.refuse(batch, now());
+            return Ok(());
+        };
+        let mut outcomes = vec![Outcome::default(); BATCH_BLOCKS as usize];
+        let block_of = |page: usize| page / BLOCK_PAGES as usize;
+        let at = now();
+        let heat = batch.blocks.iter().map(|&index| {
+            let file = batch.file;
+            self.policy.heat(Block { file, index }, at)
+        });
+        let heat = heat.max().unwrap_or(0);
+        let near = self
+            .readers
+            .node(batch.file)
+            .and_then(|node| self.fast.near(node));
+        let routes: Vec<Route> = self.config.routes.clone();
+        for &(page, node) in &nodes {
+            if routes.iter().all(|route| route.from != node) {
+                outcomes[block_of(page)].fast += 1;
+                self.stats.numa_hint_page_cache_local += 1;
+            }
+        }
+        for route in routes {
+            let slow: Vec<usize> = nodes
+                .iter()
+                .filter(|&&(_, node)| node == route.from)
+                .map(|&(page, _)| page)
+                .collect();
+            if slow.is_empty() {
+                continue;
+            }
+            let route = self.route_near(route, near, slow.len() as u64);
+            self.promote_from(route, &mut window, &slow, heat, &mut outcomes)?;
+        }
+        self.stats.disk_reads += window.disk_reads;
+        let done = now();
+        for &index in &batch.blocks {
+            let block = Block {
+                file: batch.file,
+                index,
+            };
+            let outcome = outcomes[(index - start) as usize];
+            self.policy.done(block, outcome, done);
+        }
+        Ok(())
+    }
+
+    /// The route to the fast node that is near the readers, if there is room.
+    fn route_near(&mut self, route: Route, near: Option<u32>, pages: u64) -> Route {
+        match near.filter(|&to| to != route.from) {
+            Some(to) if self.room(to, now()) >= pages => Route { to, ..route },
+            _ => route,
+        }
+    }
+
+    /// A window of a file and the nodes of the wanted pages.
+    pub(super) fn look(
+        &mut self,
+        file: &File,
+        first: u64,
+        wanted: &[Range<usize>],
+    ) -> Option<(Window, Vec<(usize, u32)>)> {
+        let size = file.metadata().ok()?.len().div_ceil(PAGE);
+        let pages = size.saturating_sub(first).min(WINDOW);
+        if pages == 0 {
+            return None;
+        }
+        let mut window = Window::open(file.as_fd(), first, pages as usize).ok()?;
+        let nodes = window.nodes(wanted).ok()?;
+        Some((window, nodes))
+    }
+
+    pub(super) fn promote_from(
+        &mut self,
+        route: Route,
+        window: &mut Window,
+        slow: &[usize],
+        heat: u16,
+        outcomes: &mut [Outcome],
+    ) -> io::Result<()> {
+        let folios = self.folios(window, slow);
+        let at = now();
+        let rate = self.policy.rate.room(at);
+        let mut room = self.room(route.to, at);
+        let needed: u64 = folios.iter().map(|folio| folio.pages).sum();
+        if room < needed && self.config.demote && !self.config.observe {
+            self.demote(route, heat)?;
+            room = self.room(route.to, at);
+        }
+        // In order, as many as there is room for.
+        let (mut pages, mut taken) = (0, 0);
+        for folio in &folios {
+            if pages + folio.pages > rate.min(room) {
+                break;
+            }
+            pages += folio.pages;
+            taken += 1;
+        }
+        let rest: u64 = folios[taken..].iter().map(|folio| folio.pages).sum();
+        let rate_limited = rest > 0 && rate < room;
+        if rate_limited {
+            self.stats.rate_limited += rest;
+        } else if rest > 0 {
+            self.stats.no_room += 1;
+            self.policy.drop_queue();
+        }
+        self.stats.pgpromote_candidate += pages;
+        let moved = if self.config.observe || taken == 0 {
+            vec![false; taken]
+        } else {
+            self.migrate(window, &folios[..taken], route.to)?
+        };
+        // Which outcome each slow page has: that of its folio.
+        let mut folio = 0;
+        for &page in slow {
+            while folio + 1 < folios.len() && folios[folio + 1].page <= page {
+                folio += 1;
+            }
+            let outcome = &mut outcomes[page / BLOCK_PAGES as usize];
+            if self.config.observe {
+                // Nothing more is to be done about it.
+                outcome.fast += 1;
+                continue;
+            }
+            outcome.slow += 1;
+            match moved.get(folio) {
+                Some(true) => outcome.moved += 1,
+                None if rate_limited => outcome.left += 1,
+                _ => {}
+            }
+        }
+        let success: u64 = sum_where(&folios, &moved);
+        self.stats.pgpromote_success += success;
+        if let Some(room) = self.room.get_mut(&route.to) {
+            room.taken(success);
+        }
+        Ok(())
+    }
+
+    pub(super) fn folios(&mut self, window: &Window, pages: &[usize]) -> Vec<Folio> {
+        match &mut self.frames {
+            Some(frames) => frames.folios(window, pages),
+            None => pages.iter().map(|&page| Folio { page, pages: 1 }).collect(),
+        }
+    }
+
+    pub(super) fn migrate(
+        &mut self,
+        window: &Window,
+        folios: &[Folio],
+        to: u32,
+    ) -> io::Result<Vec<bool>> {
+        self.enter(For::Looking);
+        let (moved, failed) = match window.migrate(folios, to, true) {
+            Err(err) if err.raw_os_error() == Some(libc::EPERM) => {
+                window.migrate(folios, to, false)?
+            }
+            other => other?,
+        };
+        let cost = self.enter(For::Moving);
+        let pages = sum_where(folios, &moved);
+        if pages > 0 {
+            // What is moved is worth as much looking as moving it.
+            self.looking.earn(cost);
+        }
+        self.policy.rate.moved(pages, now());
+        self.stats.numa_pages_migrated += pages;
+        self.stats.failed.add(failed);
+        Ok(moved)
+    }
+
+    /// Pages that the fast nodes can take, or could after demotion.
+    fn room_for_all(&mut self, at: Time) -> u64 {
+        let mut nodes: Vec<u32> = self.config.routes.iter().map(|route| route.to).collect();
+        nodes.extend(self.fast.nodes());
+        nodes.sort_unstable();
+        nodes.dedup();
+        let more = if self.config.demote { DEMOTE_PAGES } else { 0 };
+        if self.config.observe {
+            return u64::MAX;
+        }
+        nodes
+            .into_iter()
+            .map(|node| self.room(node, at))
+            .sum::<u64>()
+            + more
+    }
+
+    /// Pages that a node can take.
+    pub(super) fn room(&mut self, node: u32, at: Time) -> u64 {
+        self.room.entry(node).or_default().pages(node, at)
+    }
+}
+
+pub(super) fn sum_where(folios: &[Folio], which: &[bool]) -> u64 {
+    folios
+        .iter()
+        .zip(which)
+        .filter(|(_, &which)| which)
+        .map(|(folio, _)| folio.pages)
+        .sum()
+}

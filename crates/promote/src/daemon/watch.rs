@@ -1,0 +1,207 @@
+//! Watching: phases in which the events are on, and what is in the rings.
+
+use std::io;
+use std::time::Duration;
+
+use super::{now, Daemon, MOST_FRAMES};
+use crate::ledger::For;
+use crate::page::Time;
+use crate::tiers;
+use crate::trace::budget::{Costs, Phase};
+use crate::trace::points::{Event, Kind};
+
+/// New files that are looked for at once, after each look into the rings.
+const MOST_NEW: usize = 16;
+
+impl Daemon {
+    /// How long the events are to be on in the interval that begins; it may be not at all.
+    pub(super) fn on_time(&mut self, begin: Time) -> Duration {
+        if self.kind() == Kind::Activations {
+            // A page is activated once: what is missed is missed.
+            return self.config.interval;
+        }
+        if !self.paces.switch.due(begin) {
+            return Duration::ZERO;
+        }
+        self.span = begin.since(self.phase.0).max(self.config.interval);
+        self.phase.0 = begin;
+        self.budget.on_time(self.span, self.config.interval)
+    }
+
+    pub(super) fn begin_phase(&mut self) -> io::Result<()> {
+        if self.trace.watching() {
+            return Ok(());
+        }
+        self.enter(For::Fixed);
+        let tmpfs = self.tmpfs_is_due();
+        self.trace.want_tmpfs(tmpfs);
+        self.trace.start(self.period())?;
+        let (watched, online) = self.trace.processors();
+        self.stats.processors_watched = watched;
+        self.stats.processors = online;
+        self.phase.1 = self.enter(For::Fixed);
+        if tmpfs {
+            // This is paid from elsewhere.
+            self.phase.1 = self.phase.1.saturating_sub(self.trace.tmpfs_switch());
+        }
+        Ok(())
+    }
+
+    /// How long what was recorded may wait: its reader may end soon, and with it the way to its file.
+    pub(super) fn latency(&self) -> Duration {
+        const LATENCY: Duration = Duration::from_millis(100);
+        self.paces.wake.every().max(LATENCY)
+    }
+
+    pub(super) fn period(&self) -> u64 {
+        match self.kind() {
+            Kind::Reads => self.budget.period(),
+            Kind::Activations => 1,
+        }
+    }
+
+    /// Does the phase that begins watch tmpfs?
+    fn tmpfs_is_due(&mut self) -> bool {
+        let at = now();
+        if !self.paces.tmpfs.due(at) {
+            return false;
+        }
+        let mut routes = self.config.routes.iter();
+        let due = routes.any(|route| tiers::tmpfs_pages(route.from) != Some(0));
+        if due {
+            self.paces.tmpfs.done(at, self.trace.tmpfs_switch());
+        }
+        due
+    }
+
+    /// A number from 0 to 1, so that watching does not keep step with a
+    /// program that reads in turns.
+    pub(super) fn draw(&mut self) -> f64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    pub(super) fn drain(&mut self) {
+        if self.trace.watching() {
+            self.empty_rings();
+        }
+    }
+
+    fn empty_rings(&mut self) {
+        self.enter(For::Fixed);
+        let before = self.stats.numa_hint_page_cache;
+        let (policy, stats) = (&mut self.policy, &mut self.stats);
+        let (readers, owners, fast) = (&mut self.readers, &mut self.owners, &self.fast);
+        let mut new = Vec::new();
+        self.trace.drain(|event, time, cpu| match event {
+            Event::Read {
+                file,
+                first,
+                last,
+                pid,
+                whole,
+            } => {
+                stats.numa_hint_page_cache += 1;
+                let node = fast.node_of(cpu);
+                if readers.note(file, pid, node) && new.len() < MOST_NEW {
+                    new.push(file);
+                }
+                if whole {
+                    policy.access_whole(file, first, last, time);
+                } else {
+                    policy.access(file, first, last, time);
+                }
+            }
+            Event::Inserted { file, page, pfn } => {
+                if owners.len() >= MOST_FRAMES {
+                    owners.clear();
+                }
+                owners.insert(pfn, (file, page));
+            }
+            Event::Activated { pfn } => {
+                stats.numa_hint_page_cache += 1;
+                match owners.get(&pfn) {
+                    Some(&(file, page)) => policy.activated(file, page, time),
+                    None => stats.unknown_pages += 1,
+                }
+            }
+        });
+        let samples = self.stats.numa_hint_page_cache - before;
+        let spent = self.enter(For::Records);
+        if samples > 0 {
+            // Few at a time cost more each: they count as they come.
+            self.handled = (self.handled.0 + spent, self.handled.1 + samples);
+        }
+        if self.handled.1 >= 100 {
+            let each = self.handled.0 as f64 / self.handled.1 as f64;
+            self.handling += (each - self.handling) / 8.0;
+            self.handled = (0, 0);
+        }
+        for file in new {
+            // Finds the way there and remembers it.
+            let _ = self.open(file);
+        }
+        self.enter(For::Looking);
+    }
+
+    /// Has watching cost more already than it may in this interval? A reader
+    /// may have begun in earnest since the length of the phase was chosen.
+    pub(super) fn overspent(&self) -> bool {
+        let always = self.kind() == Kind::Activations || self.config.once;
+        if !self.trace.watching() || always {
+            return false;
+        }
+        let costs = self.costs();
+        let spent = costs.of(self.trace.so_far(costs));
+        spent > self.span.mul_f64(self.budget.share())
+    }
+
+    /// What a hit and a record cost, with what we do about a record.
+    pub fn costs(&self) -> Costs {
+        Costs {
+            sample: self.costs.sample + self.handling,
+            ..self.costs
+        }
+    }
+
+    pub(super) fn finish_phase(&mut self) {
+        if !self.trace.watching() {
+            return;
+        }
+        self.drain();
+        if self.kind() == Kind::Activations {
+            // Stays on: what is missed here is missed. Each hit is a record.
+            self.stats.sample_duty = 1.0;
+            self.stats.sample_period = 1;
+            let samples = self.stats.numa_hint_page_cache - self.hints;
+            self.hints += samples;
+            let phase = Phase {
+                events: samples,
+                samples,
+                ..Phase::default()
+            };
+            let interval = self.config.interval.as_secs_f64();
+            self.stats.overhead_sampling = self.costs().of(phase).as_secs_f64() / interval;
+            return;
+        }
+        let costs = self.costs();
+        self.enter(For::Fixed);
+        let phase = self.trace.stop(costs);
+        let cost = self.phase.1 + self.enter(For::Fixed);
+        self.paces.switch.done(self.phase.0, cost);
+        // What came between the last look and the end.
+        self.empty_rings();
+        self.stats.sample_duty = phase.on.as_secs_f64() / self.span.as_secs_f64();
+        self.stats.sample_period = self.period();
+        let share = costs.of(phase).as_secs_f64() / self.span.as_secs_f64();
+        self.stats.overhead_sampling = share;
+        // What is moved is worth a quarter as much watching, up to an eighth of the work budget.
+        let moving = self.ledger.of(For::Moving);
+        let moved = (moving - self.moving) as f64 / self.span.as_nanos() as f64;
+        self.moving = moving;
+        self.budget.allow((moved / 4.0).min(self.config.work / 8.0));
+        self.budget.learn(phase, costs);
+    }
+}
