@@ -1,35 +1,41 @@
 //! What is resident, against what may be: the limit that `--memory` promises.
+#![allow(unsafe_code)]
 
 use crate::control::{Control, Proc};
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
 /// The account of one process, in base pages. Program pages and staging folios are charged
 /// before they exist and uncharged after they are gone, so the sum is never too small.
 pub struct Charge {
     pub control: &'static Control,
-    /// This process's entry; changes in a forked child.
-    index: AtomicU32,
+    /// This image's number in the run, and its page; both change in a forked child.
+    id: AtomicU32,
+    proc: AtomicPtr<Proc>,
 }
 
 impl Charge {
-    pub fn new(control: &'static Control, index: usize) -> Charge {
+    pub fn new(control: &'static Control, id: u32, proc: &'static Proc) -> Charge {
         Charge {
             control,
-            index: AtomicU32::new(index as u32),
+            id: AtomicU32::new(id),
+            proc: AtomicPtr::new(core::ptr::from_ref(proc).cast_mut()),
         }
     }
 
-    pub fn index(&self) -> usize {
-        self.index.load(Relaxed) as usize
+    pub fn id(&self) -> u32 {
+        self.id.load(Relaxed)
     }
 
-    pub fn set_index(&self, index: usize) {
-        self.index.store(index as u32, Relaxed);
+    pub fn set_image(&self, id: u32, proc: &'static Proc) {
+        self.id.store(id, Relaxed);
+        self.proc
+            .store(core::ptr::from_ref(proc).cast_mut(), Release);
     }
 
     #[inline]
     pub fn proc(&self) -> &'static Proc {
-        &self.control.procs[self.index()]
+        // SAFETY: made from a reference that lives as long as the process.
+        unsafe { &*self.proc.load(Acquire) }
     }
 
     pub fn charge(&self, pages: usize) {

@@ -9,12 +9,13 @@
 //! Nothing of what is read is trusted: the file may be cut, or be somebody else's work.
 
 use crate::mm::{PageMask, Pmd, SlotWord, SwapEntry, PAGE_SIZE, PMD_NR, PMD_SIZE};
-use crate::vma::{SlotTable, Snapshot, Sums, LEAF, ROOT};
+use crate::seal::{Key, Nonce, Tag, Unwrap, Wrapped};
+use crate::vma::{Nonces, SlotTable, Snapshot, Tags, LEAF, NONCES_AT, ROOT, SLOTS_AT};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const MAGIC: u64 = 0x6875_6765_6475_6d70;
-const WORDS: usize = 6;
+const WORDS: usize = 7;
 
 /// Where a process has its tables. Its entry of the control page says where this is.
 #[repr(C)]
@@ -26,19 +27,22 @@ pub struct Signpost {
     key: AtomicU64,
     roots: [u64; 2],
     frames: u64,
+    /// The encrypted copy of its keys.
+    keys: u64,
 }
 
 const _: () = assert!(size_of::<Signpost>() == WORDS * 8);
 
 impl Signpost {
-    /// `roots` as `Ranges::roots` says, `frames` as `Frames::base`.
-    pub fn new(roots: [usize; 2], frames: usize) -> Signpost {
+    /// `roots` as `Ranges::roots` says, `frames` as `Frames::base`, `keys` as `Keys::wrapped`.
+    pub fn new(roots: [usize; 2], frames: usize, keys: usize) -> Signpost {
         Signpost {
             magic: MAGIC,
             layout: Snapshot::LAYOUT,
             key: AtomicU64::new(0),
             roots: roots.map(|r| r as u64),
             frames: frames as u64,
+            keys: keys as u64,
         }
     }
 
@@ -70,8 +74,8 @@ pub enum Unreadable {
 pub enum Source {
     /// At this address of the process.
     Memory(u64),
-    /// In this slot and those after it.
-    Slot(SwapEntry),
+    /// In this slot and those after it, sealed with these, one for each page.
+    Slot(SwapEntry, Vec<(Nonce, Tag)>),
 }
 
 /// The tables of a dead process.
@@ -79,6 +83,7 @@ pub struct Tables<'m, M> {
     memory: &'m M,
     roots: [u64; 2],
     frames: u64,
+    keys: u64,
 }
 
 fn word<const N: usize>(bytes: &[u8], i: usize) -> [u8; N] {
@@ -102,6 +107,7 @@ impl<'m, M: Memory> Tables<'m, M> {
             memory,
             roots: [w[3], w[4]],
             frames: w[5],
+            keys: w[6],
         })
     }
 
@@ -164,11 +170,14 @@ impl<'m, M: Memory> Tables<'m, M> {
         let Some(place) = s.entry.filter(|_| !pages.swapped.is_empty()) else {
             return Ok(());
         };
+        let seals = self.seals(pmd, s.nonce)?;
+        let sealed = |run: &Range<usize>| run.clone().map(&seals).collect();
         match place.first() {
             Some(first) => {
                 let slot = |page: usize| first.checked_add(page as u64);
                 pieces(pages.swapped, slot, |run, entry| {
-                    f(pmd, run, Source::Slot(entry));
+                    let sealed = sealed(&run);
+                    f(pmd, run, Source::Slot(entry, sealed));
                 });
             }
             None => {
@@ -177,7 +186,8 @@ impl<'m, M: Memory> Tables<'m, M> {
                     SlotWord::from_word(u32::from_ne_bytes(word(&table, page))).entry()
                 };
                 pieces(pages.swapped, slot, |run, entry| {
-                    f(pmd, run, Source::Slot(entry));
+                    let sealed = sealed(&run);
+                    f(pmd, run, Source::Slot(entry, sealed));
                 });
             }
         }
@@ -186,13 +196,43 @@ impl<'m, M: Memory> Tables<'m, M> {
 
     /// See `Ranges::slots`.
     fn slot_table(&self, pmd: Pmd) -> Result<Vec<u8>, Unreadable> {
+        self.table::<SlotTable>(pmd, SLOTS_AT)
+    }
+
+    /// The range's table of a kind that begins so far behind the leaf's tables.
+    fn table<T>(&self, pmd: Pmd, at: usize) -> Result<Vec<u8>, Unreadable> {
         let (leaf, i) = (pmd.0 as usize / LEAF, pmd.0 as usize % LEAF);
         let mut pointer = [0; 8];
         self.read(self.roots[1], leaf * 8, &mut pointer)?;
-        let mut table = vec![0; size_of::<SlotTable>()];
-        let offset = LEAF * size_of::<Sums>() + i * size_of::<SlotTable>();
-        self.read(u64::from_ne_bytes(pointer), offset, &mut table)?;
+        let mut table = vec![0; size_of::<T>()];
+        self.read(
+            u64::from_ne_bytes(pointer),
+            at + i * size_of::<T>(),
+            &mut table,
+        )?;
         Ok(table)
+    }
+
+    /// What the pages of a range were sealed with; `one`: all of them, if it is not none.
+    fn seals(&self, pmd: Pmd, one: Nonce) -> Result<impl Fn(usize) -> (Nonce, Tag), Unreadable> {
+        let tags = self.table::<Tags>(pmd, 0)?;
+        let nonces = match one {
+            Nonce::NONE => Some(self.table::<Nonces>(pmd, NONCES_AT)?),
+            _ => None,
+        };
+        Ok(move |page| {
+            let own = |all: &Vec<u8>| Nonce::from_word(u64::from_ne_bytes(word(all, page)));
+            let nonce = nonces.as_ref().map_or(one, own);
+            (nonce, Tag(word(&tags, page)))
+        })
+    }
+
+    /// A key of the process, by the supervisor's for it.
+    pub fn key(&self, unwrap: Unwrap, generation: usize) -> Option<Key> {
+        let mut bytes = [0; Wrapped::BYTES];
+        let at = generation.checked_mul(Wrapped::BYTES)?;
+        self.read(self.keys, at, &mut bytes).ok()?;
+        unwrap.unwrap(&Wrapped::decode(&bytes), generation)
     }
 }
 
@@ -222,6 +262,7 @@ fn pieces(
 mod tests {
     use super::*;
     use crate::mm::{DeviceId, SwapPlace};
+    use crate::seal::Keys;
     use crate::vma::{IoState, Ranges};
 
     /// This process, from `from` on.
@@ -256,6 +297,7 @@ mod tests {
             g.moving = PageMask::of(2..3);
             g.buffer = 3;
             g.set_io(IoState::Inactive);
+            g.nonce = Nonce::from_word(77);
             drop(g);
             let table = ranges.slots(Pmd(20_000));
             let mut g = ranges.get_or_map(Pmd(20_000)).unwrap().lock();
@@ -263,10 +305,16 @@ mod tests {
             g.entry = Some(SwapPlace::SCATTERED);
             for (page, slot) in [(1, 700), (2, 701), (3, 99)] {
                 // SAFETY: a table of 512 words that nobody else has.
-                unsafe { (*table)[page] = SlotWord::new(at(1, slot)).unwrap() };
+                unsafe {
+                    (*table)[page] = SlotWord::new(at(1, slot)).unwrap();
+                    (*ranges.nonces(Pmd(20_000)))[page] = Nonce::from_word(page as u64);
+                    (*ranges.tags(Pmd(20_000)))[page] = Tag([page as u8; 16]);
+                    (*ranges.tags(Pmd(5)))[page] = Tag([9; 16]);
+                }
             }
         }
-        let post = Signpost::new(ranges.roots(), frames);
+        let keys = Keys::new().unwrap();
+        let post = Signpost::new(ranges.roots(), frames, keys.wrapped());
         let key = post.renew(1234);
         let here = Here { from: 0 };
         let signpost = &post as *const Signpost as u64;
@@ -276,18 +324,24 @@ mod tests {
             .unwrap()
             .for_each(|pmd, run, from| got.push((pmd.0, run, from)))
             .unwrap();
+        let one = |tag| (Nonce::from_word(77), Tag([tag; 16]));
+        let own = |page: u8| (Nonce::from_word(page.into()), Tag([page; 16]));
         let in_frame = frames as u64 + 3 * PMD_SIZE as u64 + 2 * PAGE_SIZE as u64;
         assert_eq!(
             got,
             [
                 (5, 2..3, Source::Memory(in_frame)),
-                (5, 0..2, Source::Slot(at(0, 512))),
-                (5, 3..4, Source::Slot(at(0, 515))),
-                (5, 8..9, Source::Slot(at(0, 520))),
-                (20_000, 1..3, Source::Slot(at(1, 700))),
-                (20_000, 3..4, Source::Slot(at(1, 99))),
+                (5, 0..2, Source::Slot(at(0, 512), vec![one(0), one(9)])),
+                (5, 3..4, Source::Slot(at(0, 515), vec![one(9)])),
+                (5, 8..9, Source::Slot(at(0, 520), vec![one(0)])),
+                (20_000, 1..3, Source::Slot(at(1, 700), vec![own(1), own(2)])),
+                (20_000, 3..4, Source::Slot(at(1, 99), vec![own(3)])),
             ]
         );
+        let tables = find(&here, key).unwrap();
+        assert!(tables.key(keys.unwrap(), 0).is_some());
+        assert!(tables.key(keys.unwrap(), 1).is_none());
+        assert!(tables.key(Unwrap([1, 2]), 0).is_none());
         // Somebody else's, and one that is cut.
         for other in [0, key + 2] {
             assert_eq!(find(&here, other).err(), Some(Unreadable::Foreign));
@@ -298,6 +352,7 @@ mod tests {
             memory: &here,
             roots: [0, u64::MAX],
             frames: u64::MAX,
+            keys: u64::MAX,
         };
         assert_eq!(bad.for_each(|_, _, _| ()), Err(Unreadable::Cut));
     }

@@ -8,6 +8,8 @@ pub mod sys;
 
 pub mod sync;
 
+pub mod seal;
+
 pub mod stats;
 
 pub mod control;

@@ -119,8 +119,12 @@ counters! {
     stride_ra: Sum,
     /// Of these, the ones that it has passed without a fault.
     stride_ra_hit: Sum,
-    /// Faults that found the folio on its way out and got it back without a read.
+    /// Faults that found the page being written and got it back without a read.
     swap_cache_hit: Sum,
+    /// Base pages that came back while they were being written, or before that out of a huge page.
+    writeback_copied: Sum,
+    /// Faults that waited for the end of a write of their range.
+    writeback_wait: Sum,
     /// Faults of the reclaim thread itself, on pages dropped behind the engine's back.
     fault_own: Sum,
     /// Inactive ranges that the program touched again before they were written.
@@ -164,6 +168,9 @@ counters! {
     swapoff_pages: Sum,
     /// Failed reads of the device.
     swap_read_errors: Sum,
+    /// Base pages that came from the device otherwise than they were written; each counts as one that
+    /// can't be read.
+    swap_corrupt: Sum,
     /// Failed writes of the device.
     swap_write_errors: Sum,
     /// Pages lost to read errors; whoever touches one gets SIGBUS.

@@ -96,6 +96,7 @@ impl<T> Mutex<T> {
     }
 }
 
+#[clippy::has_significant_drop]
 pub struct Guard<'a, T> {
     m: &'a Mutex<T>,
 }

@@ -190,7 +190,7 @@ impl Model {
                 }
             }
             Op::EndLoans => {
-                self.space.end_loans(self.id, SEGMENTS * SEGMENT);
+                self.space.end_loans(self.id, SEGMENTS * SEGMENT, |_| false);
                 for slot in &mut self.slots {
                     slot.lent = false;
                     let_go(slot);

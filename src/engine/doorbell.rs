@@ -13,10 +13,12 @@ pub const DOORBELLS: usize = 64;
 
 const REGISTER: u32 = 1;
 const FREEZE: u32 = 2;
-const MOVE: u32 = 3;
+const SETTLE: u32 = 3;
 const WILL_NEED: u32 = 4;
 const READ_MAPS: u32 = 5;
 const UNREGISTER: u32 = 6;
+const PLACE: u32 = 7;
+const WAKE: u32 = 8;
 
 struct Request {
     op: AtomicU32,
@@ -91,16 +93,14 @@ impl Engine {
         self.doorbells.ring(bell, UNREGISTER, [addr, len, 0])
     }
 
-    /// Moves the contents of managed memory to other managed addresses; what is swapped out stays
-    /// so. Both must be mapped readable and writable, and have the same offset within 2 MiB.
-    pub fn move_contents(
-        &self,
-        bell: usize,
-        old: usize,
-        new: usize,
-        len: usize,
-    ) -> Result<(), Errno> {
-        self.doorbells.ring(bell, MOVE, [old, new, len])
+    /// Brings back what frames hold of a held stretch.
+    pub(super) fn settle_held(&self, bell: usize, addr: usize, len: usize) {
+        let _ = self.doorbells.ring(bell, SETTLE, [addr, len, 0]);
+    }
+
+    /// Wakes whoever waits for pages of the stretch.
+    pub(super) fn wake(&self, bell: usize, addr: usize, len: usize) {
+        let _ = self.doorbells.ring(bell, WAKE, [addr, len, 0]);
     }
 
     /// Begins to bring a stretch of managed memory in, and does not wait for it: MADV_WILLNEED.
@@ -121,9 +121,15 @@ impl Engine {
         Ok(n)
     }
 
+    /// Asks the supervisor for a child's place; `Link::granted` says what came of it.
+    pub(super) fn ask_for_place(&self, bell: usize) {
+        let _ = self.doorbells.ring(bell, PLACE, [0; 3]);
+    }
+
     /// Lets all transfers end and the engine stand still, for fork.
-    pub(super) fn freeze(&self, bell: usize) {
-        let _ = self.doorbells.ring(bell, FREEZE, [0; 3]);
+    /// An error: there must be no fork; `thaw` is called for all that.
+    pub(super) fn freeze(&self, bell: usize) -> Result<(), Errno> {
+        self.doorbells.ring(bell, FREEZE, [0; 3])
     }
 
     /// In the handler thread: if the fault is a doorbell, answers it.
@@ -143,11 +149,21 @@ impl Engine {
                 all.iter()
                     .try_for_each(|&(start, end)| self.do_register(start, end - start))
             }
-            MOVE => {
-                handler.drain();
-                let handler = &*handler;
-                self.cache
-                    .move_contents(a, b, c, &|| handler.serve_reclaim())
+            SETTLE => {
+                for (pmd, _) in split_by_pmd(a, b) {
+                    if let Some(r) = self.cache.ranges.get(pmd) {
+                        let mut g = r.lock();
+                        if g.let_go() {
+                            self.cache.settle(pmd, &mut g);
+                            g.hold();
+                        }
+                    }
+                }
+                Ok(())
+            }
+            WAKE => {
+                self.cache.program().wake(a, b);
+                Ok(())
             }
             UNREGISTER => self.cache.program().unregister(a, b),
             WILL_NEED => {
@@ -166,22 +182,34 @@ impl Engine {
                     .read(room)
                     .map(|read| *n = read)
             }
+            PLACE => match self.link.ask(bell) {
+                // Answered when the supervisor has.
+                Ok(()) => return true,
+                e => e,
+            },
             FREEZE => {
                 fork = Some(self.stand_still(handler));
-                Ok(())
+                self.draw_keys()
             }
             _ => Ok(()),
         };
+        self.end_ring(bell, result);
+        if let Some(fork) = fork {
+            self.stay_parked(fork);
+            self.link.let_go();
+        }
+        true
+    }
+
+    /// In the handler thread: the hook that rang goes on.
+    pub(super) fn end_ring(&self, bell: usize, result: Result<(), Errno>) {
+        let r = &self.doorbells.requests[bell];
         r.result
             .store(result.err().map_or(0, |e| e.0 as usize), Release);
         let page = self.doorbells.base + bell * PAGE_SIZE;
         if self.cache.answer_doorbell(page).is_err() {
             self.cache.program().wake(page, PAGE_SIZE);
         }
-        if let Some(fork) = fork {
-            self.stay_parked(fork);
-        }
-        true
     }
 
     fn do_register(&self, addr: usize, len: usize) -> Result<(), Errno> {

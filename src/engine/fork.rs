@@ -4,7 +4,7 @@
 //! | step | who | what |
 //! |---|---|---|
 //! | prepare | parent, the forking thread | freezes the engine: no transfer in flight, tables at rest |
-//! | | | takes an entry of the control page for the child, which borrows the parent's segments |
+//! | | | gets a place in the run for the child, which borrows the parent's segments |
 //! | clone | kernel | copies page tables; userfaultfd registrations are not inherited |
 //! | parent | parent | thaws |
 //! | child | child, its only thread | resets locks, registers again, starts threads |
@@ -12,47 +12,23 @@
 //! Nothing that the program owns is touched in the child before its engine runs.
 
 use super::{Engine, Regions};
-use crate::control::{FREE, LIVE, MAX_DEVICES, NEW};
+use crate::control::link::Place;
+use crate::control::{keep_from_children, Proc};
 use crate::fault::Handler;
 use crate::sys::futex::{self, Scope};
-use crate::sys::thread::getpid;
-use crate::sys::{fd, uffd};
+use crate::sys::{mem, Errno};
 use core::sync::atomic::Ordering::*;
-use std::os::fd::AsRawFd;
 
 /// A process is not made smaller than this for a fork: 8 MiB.
 const LEAST_RESIDENT: i64 = (8 << 20) / crate::mm::PAGE_SIZE as i64;
 
-/// A fork under way: the child's entry of the control page.
+/// A fork under way. The child's page is mapped here, without a descriptor, and so in the child from its
+/// first moment on: as long as it is mapped anywhere the supervisor knows that the child may be there.
 pub struct ForkToken {
-    child: Option<usize>,
+    place: Place,
+    page: &'static Proc,
     /// Pages of the program that are resident: the child's account.
     resident: i64,
-    /// Copies of what the child's engine needs, in the program's table for the time of the fork.
-    handed: Handed,
-}
-
-/// Descriptors for a child: the swap devices, and `/dev/userfaultfd`; -1 for none. The child could
-/// open them itself, unless the program has given its privileges up meanwhile.
-#[derive(Clone, Copy)]
-pub struct Handed {
-    pub devices: [i32; MAX_DEVICES],
-    pub userfaultfd: i32,
-}
-
-impl Handed {
-    pub const NOTHING: Handed = Handed {
-        devices: [-1; MAX_DEVICES],
-        userfaultfd: -1,
-    };
-
-    fn close(&self) {
-        for &f in self.devices.iter().chain([&self.userfaultfd]) {
-            if f >= 0 {
-                fd::close(f);
-            }
-        }
-    }
 }
 
 impl Engine {
@@ -62,7 +38,7 @@ impl Engine {
     pub fn fork_make_room(&self) {
         let c = &self.cache.charge;
         let limit = c.control.settings.limit_bytes as i64 / crate::mm::PAGE_SIZE as i64;
-        let mine = limit - c.control.charged_by_others(c.index());
+        let mine = limit - c.proc().others_pages.load(Acquire);
         if 2 * c.charged() <= mine {
             return;
         }
@@ -90,67 +66,40 @@ impl Engine {
     /// Before clone. None when the run has no room for another process.
     pub fn fork_prepare(&self, bell: usize) -> Option<ForkToken> {
         let c = &self.cache.charge;
-        // The parent's pid stands in until there is a child to name: the entry must be there, and
-        // alive, before the parent can free anything that the child will read.
-        let Some(child) = c.control.join(getpid(), NEW) else {
+        // The child must be known, and borrow, before the parent can free anything that it will read.
+        self.ask_for_place(bell);
+        let Some((place, page)) = self.link.granted() else {
             self.end_cap();
             return None;
         };
-        let p = &c.control.procs[child];
-        let me = c.index();
-        for (i, l) in p.lenders.iter().enumerate() {
-            let mut bits = c.proc().lenders[i].load(Acquire);
-            if i == me / 64 {
-                bits |= 1 << (me % 64);
-            }
-            l.store(bits, Release);
+        if self.freeze(bell).is_err() {
+            unmap(page);
+            self.end_cap();
+            // The handler tells the supervisor that there will be no child.
+            self.thaw();
+            return None;
         }
-        self.freeze(bell);
         self.cache.slots.lend_all();
         let ready = self.cache.frames.ready() * crate::mm::PMD_NR;
-        let resident = c.charged() - ready as i64;
+        let resident = c.charged() - ready as i64 - self.cache.own_pages();
         // Held for the child from now on.
-        p.charged_pages.store(resident, Release);
-        p.limit_pages.store(resident, Release);
+        page.charged_pages.store(resident, Release);
+        page.limit_pages.store(resident, Release);
         Some(ForkToken {
-            child: Some(child),
+            place,
+            page,
             resident,
-            handed: self.hand_over(),
         })
-    }
-
-    /// Copies the engine's descriptors into the program's table. Where the kernel cannot do that
-    /// the child opens its own.
-    fn hand_over(&self) -> Handed {
-        let tid = self.cache.charge.proc().engine_tids[0].load(Acquire);
-        let copy = |f: i32| fd::copy_from_thread(tid, f).unwrap_or(-1);
-        let mut h = Handed::NOTHING;
-        for (to, d) in h.devices.iter_mut().zip(self.devices()) {
-            *to = copy(d.as_fd().as_raw_fd());
-        }
-        h.userfaultfd = uffd::opened_device().map_or(-1, copy);
-        h
     }
 
     /// In the parent, after clone; `pid` is the child's, if there is one.
     pub fn fork_parent(&self, token: ForkToken, pid: Option<u32>) {
-        let c = &self.cache.charge;
-        if let Some(i) = token.child {
-            match pid {
-                Some(pid) => {
-                    // So that a child that died before it could do so itself is noticed. If the entry
-                    // is somebody else's by now, the number in it is not ours.
-                    let _ = c.control.procs[i]
-                        .pid
-                        .compare_exchange(getpid(), pid, AcqRel, Relaxed);
-                    c.proc().stats.forks.inc();
-                }
-                None => c.control.procs[i].state.store(FREE, Release),
-            }
+        unmap(token.page);
+        if pid.is_some() {
+            self.cache.charge.proc().stats.forks.inc();
         }
         // SAFETY: answers the `lend_all` of `fork_prepare`, which made the token.
         unsafe { self.cache.slots.fork_done() };
-        token.handed.close();
         self.end_cap();
         self.thaw();
     }
@@ -163,16 +112,12 @@ impl Engine {
         regions: &Regions,
         wiped: &[(usize, usize)],
     ) {
-        let Some(index) = token.child else {
-            return;
-        };
+        mem::forget_threads_own();
         let c = &self.cache.charge;
-        c.set_index(index);
-        let p = c.proc();
-        p.pid.store(getpid(), Release);
-        p.start_time.store(0, Release);
+        c.set_image(token.place.id, token.page);
+        keep_from_children(token.page);
         // Staging comes empty; everything else is inherited, shared until one of us writes.
-        p.charged_pages.store(token.resident, Release);
+        c.proc().charged_pages.store(token.resident, Release);
         self.frozen.store(0, Release);
         self.reclaim_parked.store(0, Release);
         self.reclaim_ready.store(0, Release);
@@ -186,10 +131,14 @@ impl Engine {
             self.discard(start, end - start);
         }
         self.put_signpost_up();
-        p.state.store(LIVE, Release);
-        self.restart(regions, token.handed);
-        token.handed.close();
+        self.restart(regions, token.place);
         c.control.call();
+    }
+
+    /// In the handler thread, while all stand still: keys for both.
+    pub(super) fn draw_keys(&self) -> Result<(), Errno> {
+        let cache = &self.cache;
+        cache.sealer.keys.fork_prepare(|f| cache.nonces_in_use(f))
     }
 
     /// In the handler thread: everybody comes to rest. Returns the fork's number.
@@ -219,4 +168,10 @@ impl Engine {
         self.frozen.fetch_add(1, AcqRel);
         futex::wake(&self.frozen, u32::MAX, Scope::Process);
     }
+}
+
+/// In the parent: the child's page, which was mapped for the fork, is not used any more.
+fn unmap(page: &'static Proc) {
+    // SAFETY: nobody else has the reference.
+    unsafe { mem::unmap_own(page as *const Proc as usize, Proc::BYTES) };
 }

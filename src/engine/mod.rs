@@ -9,16 +9,19 @@
 mod doorbell;
 mod faults;
 mod fork;
+mod hold;
 mod probe;
+mod run;
 mod start;
 
 pub use doorbell::{Doorbells, DOORBELLS};
 pub use fork::ForkToken;
+pub use hold::{Fate, Hold, Stretch};
 pub use start::{start, Regions, StartError, EXIT_START};
 
 use crate::device::Device;
 use crate::dump::Signpost;
-use crate::mm::{split_by_pmd, PageMask, PMD_NR};
+use crate::mm::{split_by_pmd, PageMask, PAGE_SIZE, PMD_NR};
 use crate::pressure::Line;
 use crate::swap_cache::SwapCache;
 use crate::sys::{mem, Errno};
@@ -34,6 +37,7 @@ pub struct Engine {
     /// `/proc/self/maps`, in the engine threads' table.
     maps: AtomicI32,
     line: Line,
+    link: run::Link,
     /// Even: running. Odd: asked to stand still, for a fork; each fork has a number of its own.
     frozen: AtomicU32,
     /// The fork for which reclaim stands still.
@@ -64,34 +68,41 @@ impl Engine {
     /// The program's accessible anonymous memory at `[addr, addr+len)` grew or shrank: pages that
     /// are readable and writable may be moved.
     pub fn set_writable(&self, addr: usize, len: usize, on: bool) -> Result<(), Errno> {
+        let mut more = 0;
         for (pmd, part) in split_by_pmd(addr, len) {
-            let pages = PageMask::of(part);
             let ranges = &self.cache.ranges;
             if !on && !ranges.is_known(pmd) {
                 continue;
             }
             // Without its descriptor, if nothing else is known of it.
-            if pages.is_full() && on && ranges.begin_fresh(pmd) {
-                self.count_managed(PMD_NR as i64);
+            let whole = part.len() == PMD_NR;
+            if whole && on && ranges.begin_fresh(pmd) {
+                more += PMD_NR as i64;
                 continue;
             }
-            if pages.is_full() && !on && ranges.end_fresh(pmd) {
-                self.count_managed(-(PMD_NR as i64));
+            if whole && !on && ranges.end_fresh(pmd) {
+                more -= PMD_NR as i64;
                 continue;
             }
-            let r = ranges.get_or_map(pmd)?;
+            let r = match ranges.get_or_map(pmd) {
+                Ok(r) => r,
+                Err(err) => {
+                    self.count_managed(more);
+                    return Err(err);
+                }
+            };
             // Pages that are in a frame now come back by copy if they cannot be moved any more.
             let mut g = r.lock_settled();
+            let pages = PageMask::of(part);
             let before = g.writable.count();
             g.writable = if on {
                 g.writable.or(pages)
             } else {
                 g.writable.minus(pages)
             };
-            let after = g.writable.count();
-            drop(g);
-            self.count_managed(after as i64 - before as i64);
+            more += g.writable.count() as i64 - before as i64;
         }
+        self.count_managed(more);
         Ok(())
     }
 
@@ -135,6 +146,15 @@ impl Engine {
                 let g = r.lock_settled();
                 g.present.or(g.swapped).or(g.moving).or(g.lost).has(page)
             })
+    }
+
+    /// The first page of the stretch that is resident, as far as is known.
+    pub fn first_resident(&self, (start, end): Stretch) -> Option<usize> {
+        split_by_pmd(start, end - start).find_map(|(pmd, part)| {
+            let here = self.cache.ranges.get(pmd)?.lock().present;
+            let page = here.and(PageMask::of(part)).next_from(0)?;
+            Some(pmd.page_addr(page))
+        })
     }
 
     /// Whether the stretch is memory of the engine's own.
@@ -190,7 +210,19 @@ impl Engine {
     /// Program memory that was mapped before the engine knew of it: what is resident there now is
     /// charged and can be evicted.
     pub fn adopt_resident(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        let mut looked = addr;
+        let mut any = false;
         for (pmd, part) in split_by_pmd(addr, len) {
+            // Of large mappings nearly all is empty.
+            if pmd.page_addr(part.start) >= looked {
+                let n = (addr + len - looked).div_ceil(PAGE_SIZE).min(mem::LOOK);
+                any = mem::is_any_resident(looked, n)?;
+                looked += n * PAGE_SIZE;
+            }
+            let goes_on = pmd.page_addr(part.end) > looked;
+            if !any && !goes_on {
+                continue;
+            }
             let resident = mem::resident(pmd.page_addr(part.start), part.len())?;
             let mut pages = PageMask::EMPTY;
             for (i, here) in part.zip(resident) {
@@ -216,6 +248,12 @@ impl Engine {
         p.dump_key.store(key, Release);
         p.signpost
             .store(&self.signpost as *const Signpost as u64, Release);
+    }
+
+    /// The supervisor will need them if there is a core file to be completed.
+    fn hand_keys(&self) {
+        let unwrap = self.cache.sealer.keys.unwrap();
+        self.cache.charge.proc().hand_keys(unwrap);
     }
 
     /// Bytes of the program's memory under management.

@@ -60,7 +60,7 @@ fn frees_page_tables() -> Result<bool, Errno> {
             map.close();
             huge
         })();
-        let _ = mem::munmap(addr, PMD_SIZE);
+        mem::unmap_own(addr, PMD_SIZE);
         r
     }
 }

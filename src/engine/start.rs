@@ -1,9 +1,10 @@
 //! Starting the engine's threads, in a new process and in a forked child.
 
-use super::fork::Handed;
+use super::run::{self, Joined, Link};
 use super::{faults, probe, Doorbells, Engine, ENGINE};
 use crate::charge::Charge;
-use crate::control::{self, Control};
+use crate::control::link::{Address, Place};
+use crate::control::{self, keep_from_children, Control, Mapped};
 use crate::device::file::FileDevice;
 use crate::device::Device;
 use crate::dump::Signpost;
@@ -17,8 +18,8 @@ use crate::sys::limits::Raised;
 use crate::sys::maps::MapsFile;
 use crate::sys::task;
 use crate::sys::thread::{self, Files};
-use crate::sys::uffd::{self, Source, Uffd};
-use crate::sys::{fd, syscall, Errno};
+use crate::sys::uffd::{Source, Uffd};
+use crate::sys::{fd, Errno};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -31,8 +32,8 @@ pub enum StartError {
     Device(Errno),
     /// A thread or mapping could not be made.
     Resources(Errno),
-    /// The control page has no free entry: too many processes in this run.
-    TooManyProcesses,
+    /// The run's supervisor can't be reached, or takes no more processes.
+    NoRun(Errno),
 }
 
 impl core::fmt::Display for StartError {
@@ -44,27 +45,22 @@ impl core::fmt::Display for StartError {
             ),
             StartError::Device(e) => write!(f, "a swap device could not be opened ({e})"),
             StartError::Resources(e) => write!(f, "no threads or memory for the engine ({e})"),
-            StartError::TooManyProcesses => write!(
-                f,
-                "more than {} processes in one run",
-                crate::control::MAX_PROCS
-            ),
+            StartError::NoRun(e) => write!(f, "the run's supervisor can't be reached ({e})"),
         }
     }
 }
 
 /// Says which addresses (start, end) a child has to register. Asked by the engine's thread, which
 /// has room in its table for the descriptor that this takes; the program's may be full.
-pub type Regions = dyn Fn() -> Result<Vec<(usize, usize)>, Errno> + Sync;
+pub type Regions = dyn Fn(MapsFile) -> Result<Vec<(usize, usize)>, Errno> + Sync;
 
 /// What the first engine thread is told, and tells.
 struct Start<'a> {
-    control: &'static Control,
-    index: usize,
+    address: Address,
+    /// In a child: its place in the run.
+    place: Option<Place>,
     /// In a child: what to register again.
     regions: &'a Regions,
-    /// In a child: descriptors that came with the fork.
-    handed: Handed,
     /// 0 while it works, then 1.
     done: AtomicU32,
     result: Mutex<Result<(), StartError>>,
@@ -95,13 +91,12 @@ impl Start<'_> {
     }
 }
 
-/// Starts the engine of this process on its entry `index` of the control page.
-pub fn start(control: &'static Control, index: usize) -> Result<&'static Engine, StartError> {
+/// Starts the engine of this process, in the run that the address names.
+pub fn start(address: Address) -> Result<&'static Engine, StartError> {
     let s = Start {
-        control,
-        index,
-        regions: &|| Ok(Vec::new()),
-        handed: Handed::NOTHING,
+        address,
+        place: None,
+        regions: &|_| Ok(Vec::new()),
         done: AtomicU32::new(0),
         result: Mutex::new(Ok(())),
     };
@@ -111,12 +106,11 @@ pub fn start(control: &'static Control, index: usize) -> Result<&'static Engine,
 
 impl Engine {
     /// In a forked child: new descriptors, registrations and threads over the old tables.
-    pub(super) fn restart(&'static self, regions: &Regions, handed: Handed) {
+    pub(super) fn restart(&'static self, regions: &Regions, place: Place) {
         let s = Start {
-            control: self.cache.charge.control,
-            index: self.cache.charge.index(),
+            address: self.link.address,
+            place: Some(place),
             regions,
-            handed,
             done: AtomicU32::new(0),
             result: Mutex::new(Ok(())),
         };
@@ -139,8 +133,7 @@ extern "C" fn first_main(arg: *mut u8) {
     // The thread's descriptor table is a copy of the program's: keeping any of it open would keep
     // the program's pipes and sockets from ending.
     fd::close_all_but(&[]);
-    s.control.procs[s.index].engine_tids[0].store(thread::gettid(), Release);
-    match build(s.control, s.index) {
+    match run::join(&s.address, s.place).and_then(|joined| build(s, &joined)) {
         Ok(e) => {
             ENGINE.store(e as *const Engine as *mut Engine, Release);
             run(e, s);
@@ -152,16 +145,11 @@ extern "C" fn first_main(arg: *mut u8) {
 extern "C" fn child_main(arg: *mut u8) {
     // SAFETY: `Start::run` waits for us and keeps it alive.
     let s = unsafe { &*(arg as *const Start<'_>) };
-    let mut keep = [-1; control::MAX_DEVICES + 1];
-    keep[..control::MAX_DEVICES].copy_from_slice(&s.handed.devices);
-    keep[control::MAX_DEVICES] = s.handed.userfaultfd;
-    fd::close_all_but(&keep);
-    uffd::set_device(s.handed.userfaultfd);
-    s.control.procs[s.index].engine_tids[0].store(thread::gettid(), Release);
+    fd::close_all_but(&[]);
     let Some(e) = super::get() else {
         return s.finish(Err(StartError::Resources(Errno::EINVAL)));
     };
-    match rebuild(e, s) {
+    match run::join(&s.address, s.place).and_then(|joined| rebuild(e, s, &joined)) {
         Ok(()) => run(e, s),
         Err(err) => s.finish(Err(err)),
     }
@@ -179,35 +167,12 @@ fn open_uffds(control: &Control) -> Result<(Uffd, Uffd, u64), StartError> {
     Ok((program, staging, features))
 }
 
-fn open_devices(control: &Control, handed: &Handed) -> Result<Vec<Box<dyn Device>>, StartError> {
+fn open_devices(control: &Control, joined: &Joined) -> Result<Vec<Box<dyn Device>>, StartError> {
     let mut devices: Vec<Box<dyn Device>> = Vec::new();
-    let entries = &control.devices[..control.settings.devices as usize];
-    for (d, &handed) in entries.iter().zip(&handed.devices) {
-        let mut path = [0u8; crate::control::PATH_LEN];
-        path[..d.path().len()].copy_from_slice(d.path());
-        let open = |flags: i32| {
-            // SAFETY: the path ends with a zero byte.
-            unsafe {
-                syscall(
-                    libc::SYS_openat,
-                    [
-                        libc::AT_FDCWD as usize,
-                        path.as_ptr() as usize,
-                        (flags | libc::O_RDWR | libc::O_CLOEXEC) as usize,
-                    ],
-                )
-            }
-        };
-        let fd = if handed >= 0 {
-            handed
-        } else {
-            open(libc::O_DIRECT)
-                .or_else(|_| open(0))
-                .map_err(StartError::Device)? as i32
-        };
-        // SAFETY: just opened or handed to us, owned by nobody else.
+    for (d, &fd) in control.devices().iter().zip(&joined.devices) {
+        // SAFETY: the supervisor sent it to us; owned by nobody else.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        devices.push(open_device(fd, d, control)?);
+        devices.push(open_device(fd, d, control, joined.own)?);
     }
     Ok(devices)
 }
@@ -216,6 +181,7 @@ fn open_device(
     fd: OwnedFd,
     d: &control::DeviceEntry,
     run: &Control,
+    line: i32,
 ) -> Result<Box<dyn Device>, StartError> {
     use crate::device::file::{Options, Via};
     use crate::device::ram::{OnDiscard, RamDevice};
@@ -234,61 +200,84 @@ fn open_device(
     if run.settings.no_io_uring != 0 {
         o.via = Via::Sync;
     }
+    o.line = Some(line);
     o.inject = faults::below(&run.settings.faults);
     FileDevice::from_fd_with(fd, &o)
         .map(|f| faults::around(f, &run.settings.faults))
         .map_err(|_| failed)
 }
 
-fn build(control: &'static Control, index: usize) -> Result<&'static Engine, StartError> {
+fn build(s: &Start<'_>, joined: &Joined) -> Result<&'static Engine, StartError> {
+    // SAFETY: the supervisor's files, of this layout.
+    let (control, own) = unsafe {
+        (
+            Control::map(joined.control).map_err(StartError::Resources)?,
+            Mapped::new(joined.own).map_err(StartError::Resources)?,
+        )
+    };
+    let own = own.leak();
+    keep_from_children(own);
+    control::set_current(control);
+    own.engine_tids[0].store(thread::gettid(), Release);
     // Asking the processor what it is can be slow in a virtual machine: now, not at a fault.
     crate::mm::copy::init();
     let (program, staging, features) = open_uffds(control)?;
-    let devices = open_devices(control, &Handed::NOTHING)?;
-    // For children, should the program give its privileges up; not everybody may, or need.
-    let _ = uffd::device();
-    let charge = Charge::new(control, index);
-    let cache = SwapCache::new(program, staging, charge, probe::abilities(features))
+    let devices = open_devices(control, joined)?;
+    let charge = Charge::new(control, joined.id, own);
+    let abilities = probe::abilities(features);
+    let cache = SwapCache::new(program, staging, joined.pagemap, charge, abilities)
         .map_err(StartError::Resources)?;
     let doorbells = Doorbells::new().map_err(StartError::Resources)?;
     doorbells
         .register(program)
         .map_err(StartError::Userfaultfd)?;
-    let maps = MapsFile::open().map_err(StartError::Resources)?;
-    let signpost = Signpost::new(cache.ranges.roots(), cache.frames.base());
+    let maps = joined.maps.map_err(StartError::Resources)?;
+    let signpost = Signpost::new(
+        cache.ranges.roots(),
+        cache.frames.base(),
+        cache.sealer.keys.wrapped(),
+    );
     let engine = Box::leak(Box::new(Engine {
         cache,
         devices: AtomicPtr::new(Box::leak(Box::new(devices))),
         doorbells,
         maps: AtomicI32::new(maps.fd()),
         line: Line::default(),
+        link: Link::new(s.address, joined),
         frozen: AtomicU32::new(0),
         reclaim_parked: AtomicU32::new(0),
         reclaim_ready: AtomicU32::new(0),
         managed_bytes: AtomicU64::new(0),
         signpost,
     }));
+    engine.hand_keys();
     engine.put_signpost_up();
     Ok(engine)
 }
 
-fn rebuild(e: &'static Engine, s: &Start<'_>) -> Result<(), StartError> {
+fn rebuild(e: &'static Engine, s: &Start<'_>, joined: &Joined) -> Result<(), StartError> {
     let control = e.cache.charge.control;
+    let own = e.cache.charge.proc();
+    own.engine_tids[0].store(thread::gettid(), Release);
+    e.link.join_again(joined);
+    e.cache.forget_own();
+    e.cache.sealer.keys.fork_child();
+    e.hand_keys();
     let (program, staging, _) = open_uffds(control)?;
-    e.cache.set_uffds(program, staging);
+    e.cache.set_descriptors(program, staging, joined.pagemap);
     e.cache
         .frames
         .start_over(staging)
         .map_err(StartError::Resources)?;
-    let devices = open_devices(control, &s.handed)?;
+    let devices = open_devices(control, joined)?;
     // The inherited devices stand for rings and descriptors of the parent: they are forgotten.
     e.devices.store(Box::leak(Box::new(devices)), Release);
     e.doorbells
         .register(program)
         .map_err(StartError::Userfaultfd)?;
-    let maps = MapsFile::open().map_err(StartError::Resources)?;
+    let maps = joined.maps.map_err(StartError::Resources)?;
     e.maps.store(maps.fd(), Release);
-    for (start, end) in (s.regions)().map_err(StartError::Resources)? {
+    for (start, end) in (s.regions)(maps).map_err(StartError::Resources)? {
         program
             .register_missing(start, end - start)
             .map_err(StartError::Userfaultfd)?;
@@ -316,8 +305,10 @@ fn run(e: &'static Engine, s: &Start<'_>) {
     }
     thread::refuse_filters();
     s.finish(Ok(()));
+    handler.listen_to(e.link.fd());
     loop {
-        handler.turn(&mut |h, f| e.answer(h, f));
+        let woken = handler.turn(&mut |h, f| e.answer(h, f));
+        e.hear_supervisor(woken);
     }
 }
 
@@ -376,6 +367,8 @@ extern "C" fn reclaim_main(arg: *mut u8) {
             e.reclaim_parked.store(fork, Release);
             futex::wake(&e.reclaim_parked, u32::MAX, Scope::Process);
             e.stay_parked(fork);
+            // The child has the old key. Only this thread seals.
+            e.cache.sealer.keys.fork_parent();
         }
         reclaim.turn();
     }

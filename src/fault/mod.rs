@@ -13,7 +13,7 @@ mod working_set;
 
 use crate::control::SwapIn;
 use crate::device::{Completion, Device, Op, Queue, Request};
-use crate::mm::{PageMask, Pmd, SwapPlace, PAGE_SIZE};
+use crate::mm::{PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR};
 use crate::pressure::Kick;
 use crate::swap_cache::{Ahead, FillBuffers, Frame, Plan, SwapCache, MAX_FRAMES};
 use crate::sys::sched::Cpus;
@@ -25,8 +25,8 @@ use stream::Streams;
 use stride::{Stride, Strides};
 use working_set::WorkingSet;
 
-/// Jumps in a row after which nothing is expected to come in whole soon.
-const JUMPING: u32 = 64;
+/// A walk that gets so many pages at a time is no passing one.
+const FAR: usize = 64;
 /// Transfers that the handler has in flight at most.
 const DEPTH: usize = 128;
 /// How long the handler looks for more before it sleeps. Waking a sleeping thread on another CPU
@@ -92,6 +92,9 @@ impl AheadQueue {
         self.len -= 1;
         Some(first)
     }
+    fn has(&self, p: Pmd) -> bool {
+        self.items[..self.len].contains(&p)
+    }
     fn remove(&mut self, p: Pmd) {
         if let Some(i) = self.items[..self.len].iter().position(|&x| x == p) {
             self.items.copy_within(i + 1..self.len, i);
@@ -114,8 +117,8 @@ pub struct Handler<'e> {
     ahead: AheadQueue,
     spin: Spin,
     near: Near<'e>,
-    /// Jumps since more than a page was wanted at a time.
-    jumps: u32,
+    /// The connection with the supervisor, which wakes this thread too.
+    link: i32,
 }
 
 /// Whether it pays to look again before sleeping.
@@ -174,16 +177,20 @@ impl<'e> Handler<'e> {
                 skip: 0,
             },
             near: Near::new(kick),
-            jumps: 0,
+            link: -1,
         })
+    }
+
+    /// From now on sleep ends when something comes there.
+    pub fn listen_to(&mut self, link: i32) {
+        self.link = link;
     }
 
     /// Serves what there is, then sleeps until there is more. `other` gets the faults that lie in
     /// the engine's own doorbell pages.
-    pub fn turn(&mut self, other: &mut dyn FnMut(&mut Self, &PageFault) -> bool) {
-        if !self.look(other) && !self.look_again(other) {
-            self.sleep();
-        }
+    /// True when something has come by the link.
+    pub fn turn(&mut self, other: &mut dyn FnMut(&mut Self, &PageFault) -> bool) -> bool {
+        !self.look(other) && !self.look_again(other) && self.sleep()
     }
 
     /// Serves the faults and ends the transfers that are there. False if there were none.
@@ -254,14 +261,16 @@ impl<'e> Handler<'e> {
         }
     }
 
-    fn sleep(&mut self) {
+    fn sleep(&mut self) -> bool {
         let mut fds = [libc::pollfd {
             fd: -1,
             events: libc::POLLIN,
             revents: 0,
-        }; 1 + crate::control::MAX_DEVICES];
+        }; 2 + crate::control::MAX_DEVICES];
         fds[0].fd = self.cache.program().fd();
-        let mut n = 1;
+        // The kernel passes over a number below zero.
+        fds[1].fd = self.link;
+        let mut n = 2;
         let behind = self.queues.iter().any(|q| q.is_behind());
         for q in &self.queues {
             if q.in_flight() > 0 {
@@ -282,6 +291,7 @@ impl<'e> Handler<'e> {
         };
         // SAFETY: array and time outlive the call; no signal mask.
         let _ = unsafe { syscall(libc::SYS_ppoll, [fds.as_mut_ptr() as usize, n, limit, 0, 8]) };
+        fds[1].revents != 0
     }
 
     fn serve(&mut self, f: &PageFault) {
@@ -312,17 +322,21 @@ impl<'e> Handler<'e> {
         let mut ahead = None;
         let mut frame: Option<(Frame, bool)> = None;
         let mut stalled = false;
+        // Pages for a walk or a first touch.
+        let mut took = if self.ahead.has(pmd) { PMD_NR } else { 0 };
         loop {
             let plan = self.cache.fault(
                 f,
-                |present, hints, fills| {
-                    let fits = fits.get_or_insert_with(|| {
-                        jumps
-                            && mode == SwapIn::Auto
-                            && self.working_set.jumped(f.tid, fills, limit, start_ns)
+                |present, hints, miss| {
+                    let fits = miss.is_some_and(|miss| {
+                        *fits.get_or_insert_with(|| {
+                            jumps
+                                && mode == SwapIn::Auto
+                                && self.working_set.jumped(f.tid, miss, limit, start_ns)
+                        })
                     });
                     let seen = unit::Seen {
-                        fits: *fits,
+                        fits,
                         vacant: present.is_empty(),
                         walk,
                         left_all,
@@ -358,7 +372,7 @@ impl<'e> Handler<'e> {
                 } => {
                     self.cache.stats().pgmajfault.inc();
                     self.near.leave();
-                    self.jumps = 0;
+                    took = if jumps { 0 } else { pages.count() };
                     self.submit(Read {
                         pmd,
                         to: To::Frame(frame),
@@ -377,9 +391,10 @@ impl<'e> Handler<'e> {
                     self.cache.stats().pgmajfault.inc();
                     if jumps {
                         self.near.jump(f.tid);
-                        self.jumps = self.jumps.saturating_add(1);
-                    } else {
-                        self.jumps = 0;
+                    } else if stride.is_none() {
+                        // Who has come so far will enter the next range.
+                        let far = pages.count() >= FAR;
+                        took = if far { PMD_NR } else { pages.count() };
                     }
                     self.submit(Read {
                         pmd,
@@ -392,7 +407,9 @@ impl<'e> Handler<'e> {
                     break;
                 }
                 Plan::NeedFrame { zeroed } => {
-                    self.jumps = 0;
+                    if zeroed {
+                        took = PMD_NR;
+                    }
                     frame = self.ready_frame(zeroed);
                     if frame.is_none() {
                         self.wait_for_memory(&mut stalled);
@@ -415,7 +432,7 @@ impl<'e> Handler<'e> {
         } else if let Some(s) = stride {
             self.read_stride(s, pmd, page);
         }
-        self.kick.set_jumping(self.jumps >= JUMPING);
+        self.kick.took(took);
         if self.cache.free_pages() < self.kick.low_pages() {
             self.kick.kick();
         }
@@ -492,15 +509,16 @@ impl<'e> Handler<'e> {
         let mut stalled = false;
         let mut waits = WILL_NEED_WAITS;
         for pmd in ranges {
+            // What was asked for before and not touched keeps its place.
+            if self.is_full_ahead() {
+                break;
+            }
             while !self.begin_ahead(pmd, Ahead::Said) {
                 if waits == 0 {
                     return self.kick_queues();
                 }
                 waits -= 1;
                 self.wait_for_memory(&mut stalled);
-            }
-            if self.is_full_ahead() {
-                break;
             }
         }
         self.kick_queues();

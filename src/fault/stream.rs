@@ -4,8 +4,8 @@
 //! last places that faulted. A fault just beyond one of them goes on with that walk: its window
 //! grows fourfold each time, from one page to 64. A walk that has reached the edge of its 2 MiB
 //! range and enters the next takes whole folios from there, or what is missing of them, and the next
-//! ones are read ahead. What
-//! is resident on its way is passed over. A fault that goes on with nothing brings in one page.
+//! ones are read ahead. What is resident on its way is passed over. A fault that goes on with nothing
+//! brings in one page.
 
 use crate::mm::{Pmd, PMD_NR};
 

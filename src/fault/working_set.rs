@@ -3,9 +3,13 @@
 //! Where they do, a range that has had several faults is brought in altogether, and is one huge page
 //! from then on: its next faults would come one by one, and nothing is lost by having it. Where they
 //! do not, each page that nobody asked for takes the place of one that somebody will.
+//!
+//! How many ranges the faults meet is a guess: what is resident does not fault. What speaks against it is
+//! ranges that come back soon after they left. That stays known after a wrong guess, and shows
+//! while one is made.
 
 use crate::mm::PMD_NR;
-use crate::vma::Fills;
+use crate::swap_cache::Miss;
 
 /// Faults after which the rest of a range comes too.
 const MANY: u8 = 8;
@@ -18,6 +22,10 @@ const THREADS: usize = 8;
 /// Epochs after which a thread that had faults is taken to have none any more. Of several threads
 /// one may have the processors to itself for a while, and alone it meets fewer ranges.
 const ABSENT: u32 = 32;
+/// What one range that comes back soon weighs, and how many faults without one halve what is known, nearly.
+const BACK: u32 = 2;
+const FORGET: u32 = 1024;
+const CERTAIN: u32 = 1 << 16;
 /// The fewest epochs to let pass after a wrong guess, and the most.
 const PENALTY: (u32, u32) = (16, 4096);
 
@@ -36,6 +44,8 @@ pub struct WorkingSet {
     met: [u32; STEADY],
     /// The most of these fit.
     fits: bool,
+    /// Ranges come back that left lately: an average that forgets, of `CERTAIN`.
+    back: u32,
     /// Ranges that may be brought in before it must have shown.
     credit: u32,
     /// When that began, and how long faults have been waited for since.
@@ -57,6 +67,7 @@ impl Default for WorkingSet {
             fewer: 0,
             met: [u32::MAX; STEADY],
             fits: false,
+            back: 0,
             credit: 0,
             since_ns: 0,
             waited_ns: 0,
@@ -67,9 +78,14 @@ impl Default for WorkingSet {
 }
 
 impl WorkingSet {
-    /// Notes a fault of a jump of thread `tid`, on a range that has had these before, with so many
-    /// pages allowed. True if all of the range is wanted.
-    pub fn jumped(&mut self, tid: u32, fills: &mut Fills, limit: i64, now_ns: u64) -> bool {
+    /// Notes a fault of a jump of thread `tid`, with so many pages allowed. True if all of the range is
+    /// wanted.
+    pub fn jumped(&mut self, tid: u32, miss: Miss, limit: i64, now_ns: u64) -> bool {
+        let fills = miss.fills;
+        self.back = match miss.left_lately {
+            true => self.back + (CERTAIN - self.back) / BACK,
+            false => self.back - self.back.div_ceil(FORGET),
+        };
         if self.left == 0 {
             self.next_epoch(limit / PMD_NR as i64, now_ns);
         }
@@ -82,7 +98,7 @@ impl WorkingSet {
             self.ranges += 1;
         }
         fills.count = fills.count.saturating_add(1);
-        if !self.fits || self.pause > 0 || fills.count < MANY {
+        if !self.fits || self.pause > 0 || fills.count < MANY || self.back > CERTAIN / 2 {
             return false;
         }
         if self.credit == 0 && self.waits_still(now_ns) {
@@ -164,8 +180,16 @@ impl WorkingSet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vma::Fills;
 
     const READ_NS: u64 = 50_000;
+
+    fn first(fills: &mut Fills) -> Miss<'_> {
+        Miss {
+            fills,
+            left_lately: false,
+        }
+    }
 
     /// Jumps over so many ranges, of which `room` fit: the share that want all, of the first half of
     /// them and of the second.
@@ -186,7 +210,7 @@ mod tests {
             if (x >> 20) as usize % PMD_NR < resident[at] {
                 continue;
             }
-            let whole = set.jumped(1, &mut fills[at], (room * PMD_NR) as i64, now);
+            let whole = set.jumped(1, first(&mut fills[at]), (room * PMD_NR) as i64, now);
             all[i * 2 / n] += usize::from(whole);
             let took = if whole { 20 * READ_NS } else { READ_NS };
             now += took;
@@ -213,7 +237,7 @@ mod tests {
         let mut whole = 0;
         for i in 0..2000 {
             now += READ_NS;
-            whole += usize::from(set.jumped(1, &mut fills[i % 32], 64 * PMD_NR as i64, now));
+            whole += usize::from(set.jumped(1, first(&mut fills[i % 32]), 64 * PMD_NR as i64, now));
             if whole == 32 {
                 break;
             }
@@ -243,7 +267,7 @@ mod tests {
             let alone = i / 128 % 32 > 2;
             let at = (x >> 33) as usize % if alone { 32 } else { 64 };
             let tid = 1 + at as u32 / 32;
-            let whole = set.jumped(tid, &mut fills[at], 64 * PMD_NR as i64, i * READ_NS);
+            let whole = set.jumped(tid, first(&mut fills[at]), 64 * PMD_NR as i64, i * READ_NS);
             assert!(!whole, "{i}");
         }
     }
@@ -254,7 +278,7 @@ mod tests {
         let mut fills = [Fills::default(); 32];
         let mut whole = |tid: u32, i: u64| {
             let at = i as usize % 32;
-            set.jumped(tid, &mut fills[at], 64 * PMD_NR as i64, i * READ_NS)
+            set.jumped(tid, first(&mut fills[at]), 64 * PMD_NR as i64, i * READ_NS)
         };
         assert!(!(0..128).any(|i| whole(i as u32 % 2 + 1, i)));
         assert!((128..50 * 128).any(|i| whole(1, i)));
@@ -267,9 +291,38 @@ mod tests {
         let mut set = WorkingSet::default();
         let mut hot = Fills::default();
         for _ in 0..800 {
-            set.jumped(1, &mut hot, limit, 0);
+            set.jumped(1, first(&mut hot), limit, 0);
         }
-        assert!(!set.jumped(1, &mut Fills::default(), limit, 0));
-        assert!(set.jumped(1, &mut hot, limit, 0));
+        assert!(!set.jumped(1, first(&mut Fills::default()), limit, 0));
+        assert!(set.jumped(1, first(&mut hot), limit, 0));
+    }
+
+    /// Few ranges are met at a time, but those that leave come back: then there are others that are
+    /// resident and wanted.
+    #[test]
+    fn what_comes_back_soon_does_not_fit() {
+        let limit = 64 * PMD_NR as i64;
+        let mut set = WorkingSet::default();
+        let mut fills = [Fills::default(); 32];
+        let mut now = 0;
+        let mut whole = |faults: u64, each: u64| {
+            let mut whole = 0;
+            for i in 0..faults {
+                now += READ_NS;
+                let fills = &mut fills[i as usize % 32];
+                let left_lately = each > 0 && i % each == 0;
+                if left_lately {
+                    fills.count = 0;
+                }
+                let miss = Miss { fills, left_lately };
+                whole += usize::from(set.jumped(1, miss, limit, now));
+            }
+            whole
+        };
+        // Ranges that leave in parts come back more often than once in 512 faults.
+        assert_eq!(whole(100, 7), 0);
+        assert_eq!(whole(200_000, 256), 0);
+        // And when nothing comes back any more, it may be tried.
+        assert!(whole(6000, 0) > 32);
     }
 }

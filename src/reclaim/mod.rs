@@ -8,23 +8,24 @@
 mod swapoff;
 mod watch;
 
+use crate::control::SEGMENT_BYTES;
 use crate::device::{Completion, Device, Op, Queue, Request};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR};
 use crate::pressure::Kick;
-use crate::swap_cache::{Frame, Start, SwapCache, Transfer, Victim};
+use crate::swap_cache::{Start, SwapCache, Transfer, Victim};
 use crate::sys::futex::{self, Scope};
 use crate::sys::thread::now_ns;
 use crate::sys::Errno;
 use core::sync::atomic::Ordering::*;
 
 /// Ranges being written, or read to leave a device, at most.
-const TRANSFERS: usize = 8;
+const TRANSFERS: usize = crate::control::WRITES;
 /// Requests in flight at most; a range that leaves in pieces needs one for each.
 const DEPTH: usize = 64;
 /// Active ranges to one inactive.
-const ACTIVE_TO_INACTIVE: usize = 32;
-/// Zeroed folios kept while the program touches new memory.
-const ZEROED: usize = 4;
+const ACTIVE_TO_INACTIVE: usize = 10;
+/// Folios kept ready at most.
+const READY: usize = 4;
 
 #[derive(Clone, Copy)]
 struct InFlight {
@@ -43,6 +44,8 @@ const PAUSE_FAILED_NS: u64 = 1_000_000_000;
 const PAUSE_FULL_NS: u64 = 20_000_000;
 /// Full devices are asked again after this, for another process may have freed something.
 const FULL_NS: u64 = 100_000_000;
+/// Buffers that pages are sealed into are given back when nothing was written for so long.
+const BUFFERS_NS: u64 = 1_000_000_000;
 /// How long reclaim rests after a round in which it could do nothing.
 const IDLE_MS: u64 = 2;
 /// A request's tag: the transfer's place, and which pages of it.
@@ -79,9 +82,13 @@ pub struct Reclaim<'e> {
     queues: Vec<Box<dyn Queue>>,
     transfers: [Option<InFlight>; TRANSFERS],
     inactive: Inactive,
+    /// Ranges that are still to leave because the program asked for it.
+    asked: usize,
     /// First touches that had been served when we looked last.
     touched: u64,
     last_tick_ns: u64,
+    /// When something was written, by the tick before.
+    last_write_ns: u64,
     warned_full: bool,
     warned_write: bool,
     /// Writes that failed since one succeeded.
@@ -118,8 +125,10 @@ impl<'e> Reclaim<'e> {
                 head: 0,
                 len: 0,
             },
+            asked: 0,
             touched: 0,
             last_tick_ns: 0,
+            last_write_ns: 0,
             warned_full: false,
             warned_write: false,
             failed_in_row: 0,
@@ -160,6 +169,7 @@ impl<'e> Reclaim<'e> {
         self.watch.look(self.cache.program(), self.kick);
         self.reap(false);
         self.leave_devices();
+        self.mark();
         self.shrink();
         self.prepare();
         if self.in_flight() > 0 {
@@ -235,6 +245,9 @@ impl<'e> Reclaim<'e> {
         }
         // Above the limit (it may have been lowered), ready folios go first.
         while self.cache.charge.room() < 0 && self.cache.release_ready() {}
+        if self.cache.charge.room() < 0 {
+            self.release_buffers();
+        }
 
         if self.is_paused() {
             return self.stuck();
@@ -244,21 +257,22 @@ impl<'e> Reclaim<'e> {
         }
         let mut looked = self.cache.lru.len() + self.inactive.len + 1;
         let mut evicted = false;
-        // What the program asked for comes after what was inactive before.
-        let mut asked = self.cache.asked.swap(0, Relaxed);
-        if asked > 0 {
-            asked += self.inactive.len;
+        let asked = self.cache.asked.swap(0, Relaxed);
+        if asked > 0 && self.asked == 0 {
+            // What the program asked for comes after what was inactive before.
+            self.asked = self.inactive.len;
         }
-        while (self.to_come() < self.kick.high_pages() || asked > 0) && looked > 0 {
+        self.asked += asked;
+        while (self.to_come() < self.kick.high_pages() || self.asked > 0) && looked > 0 {
             looked -= 1;
-            asked = asked.saturating_sub(1);
             self.deactivate_some();
-            let Some(slot) = self.transfers.iter().position(Option::is_none) else {
+            let Some(slot) = self.write_slot() else {
                 return;
             };
             let Some(pmd) = self.inactive.pop() else {
                 break;
             };
+            self.asked = self.asked.saturating_sub(1);
             match self.cache.start_write(pmd, self.devices) {
                 Start::Write(w) => {
                     evicted = true;
@@ -277,6 +291,7 @@ impl<'e> Reclaim<'e> {
                 Start::Full => self.note_full(),
             }
         }
+        self.asked = 0;
         self.idle = !evicted && self.in_flight() == 0;
         if self.idle && !self.can_evict_new() && self.to_come() < self.kick.high_pages() {
             return self.pause(PAUSE_FULL_NS);
@@ -341,16 +356,15 @@ impl<'e> Reclaim<'e> {
     }
 
     /// Keeps zeroed folios ready while the program touches new memory, and folios of any kind
-    /// while it swaps.
+    /// while walks bring them in.
     fn prepare(&mut self) {
         let touched = self.cache.stats().thp_fault_alloc.get();
         let touching = touched != self.touched;
         self.touched = touched;
-        // A program that jumps has use for base pages only.
-        let swapping = self.cache.stats().thp_swpin.get() > 0 && self.kick.near() == 0;
-        let want = if touching { ZEROED } else { 0 };
-        while self.cache.frames.ready_zeroed() < want
-            || swapping && self.cache.frames.ready() < ZEROED
+        let swapping = self.cache.stats().thp_swpin.get() > 0;
+        let ready = self.kick.ready_folios(READY);
+        while touching && self.cache.frames.ready_zeroed() < ready
+            || swapping && self.cache.frames.ready() < ready
         {
             match self.cache.prepare_ready(false) {
                 Some(f) => {
@@ -360,6 +374,21 @@ impl<'e> Reclaim<'e> {
                 None => break,
             }
         }
+    }
+
+    /// Gives back what no write needs now.
+    fn release_buffers(&self) {
+        for slot in 0..TRANSFERS {
+            if self.transfers[slot].is_none() {
+                self.cache.release_seal_buffer(slot);
+            }
+        }
+    }
+
+    /// The place of another write: as many as there are buffers for.
+    fn write_slot(&self) -> Option<usize> {
+        let usable = &self.transfers[..self.cache.seal_buffers().min(TRANSFERS)];
+        usable.iter().position(Option::is_none)
     }
 
     /// One request for each piece of the range's place; one for each page of a read after one that
@@ -373,13 +402,26 @@ impl<'e> Reclaim<'e> {
             pending: 1,
             failed: PageMask::EMPTY,
         });
+        let base = match op {
+            Op::Write => {
+                self.last_write_ns = self.last_tick_ns;
+                self.cache.seal(&t, slot)
+            }
+            Op::Read => self.cache.frames.addr(t.frame),
+        };
         for piece in self.cache.pieces(t.pmd, t.entry, t.pages) {
+            if op == Op::Write {
+                // Pieces lie in one cluster each, and clusters in one segment.
+                let segment = piece.entry.byte_offset() / SEGMENT_BYTES;
+                let device = piece.entry.device().index();
+                self.kick.proc().writing[slot].add(device, segment as usize);
+            }
             let step = if t.one_by_one { 1 } else { PMD_NR };
             for start in piece.pages.clone().step_by(step) {
                 let run = start..piece.pages.end.min(start + step);
                 let ahead = ((start - piece.pages.start) * PAGE_SIZE) as u64;
                 let offset = piece.entry.byte_offset() + ahead;
-                self.request(slot, op, piece.entry.device().index(), offset, t.frame, run);
+                self.request(slot, op, piece.entry.device().index(), offset, base, run);
             }
         }
         self.kick_queues();
@@ -392,7 +434,7 @@ impl<'e> Reclaim<'e> {
         op: Op,
         queue: usize,
         offset: u64,
-        frame: Frame,
+        base: usize,
         run: core::ops::Range<usize>,
     ) {
         if let Some(f) = &mut self.transfers[slot] {
@@ -402,7 +444,7 @@ impl<'e> Reclaim<'e> {
         let req = Request {
             op,
             offset,
-            addr: (self.cache.frames.addr(frame) + run.start * PAGE_SIZE) as *mut u8,
+            addr: (base + run.start * PAGE_SIZE) as *mut u8,
             len,
             tag: (run.start << TAG_BITS | run.end) as u64 * TRANSFERS as u64 + slot as u64,
             target: 0,
@@ -414,7 +456,7 @@ impl<'e> Reclaim<'e> {
             }
             Op::Read => self.cache.stats().device_read_bytes.add(len as u64),
         }
-        // SAFETY: the frame belongs to this transfer until its last completion was handled.
+        // SAFETY: frame and buffer belong to this transfer until its last completion was handled.
         while unsafe { self.queues[queue].submit(req) }.is_err() {
             self.queues[queue].kick();
             self.reap(true);
@@ -483,6 +525,7 @@ impl<'e> Reclaim<'e> {
         }
         let f = *f;
         self.transfers[slot] = None;
+        self.kick.proc().writing[slot].clear();
         if f.op == Op::Read {
             if self.cache.leave_done(f.pmd, f.failed) {
                 self.swapoff.arrive(f.pmd);
@@ -503,6 +546,23 @@ impl<'e> Reclaim<'e> {
         self.kick.made_progress();
     }
 
+    /// Says which slots this process may read, if somebody wants to know.
+    fn mark(&self) {
+        let p = self.kick.proc();
+        let wanted = p.mark_wanted.load(Acquire);
+        if wanted == p.marked.load(Relaxed) {
+            return;
+        }
+        for (d, entry) in self.cache.charge.control.devices().iter().enumerate() {
+            p.marks.unite(d, entry.segments(), core::iter::empty());
+        }
+        // Where contents move all the time it is done later.
+        if self.cache.mark(&p.marks) {
+            p.marked.store(wanted, Release);
+            self.cache.charge.control.call();
+        }
+    }
+
     /// What has to be done now and then.
     fn tick(&mut self) {
         let now = now_ns();
@@ -510,6 +570,9 @@ impl<'e> Reclaim<'e> {
             return;
         }
         self.last_tick_ns = now;
+        if now - self.last_write_ns > BUFFERS_NS {
+            self.release_buffers();
+        }
         let c = self.cache;
         let s = c.stats();
         s.resident_bytes

@@ -7,7 +7,7 @@ use super::{Reclaim, TRANSFERS};
 use crate::control::{Phase, MAX_DEVICES};
 use crate::device::Op;
 use crate::mm::Pmd;
-use crate::swap_cache::{DeviceSet, Frame, Leave, Start};
+use crate::swap_cache::{DeviceSet, Frame, Leave, Since, Start};
 use core::sync::atomic::Ordering::*;
 
 /// Ranges being read at most, and looked at in one turn.
@@ -22,8 +22,8 @@ pub(super) struct SwapOff {
     next: Option<Pmd>,
     /// The pass met something, so there will be another.
     again: bool,
-    /// `SwapCache::contents_moved` when the pass began.
-    moved: u32,
+    /// When the pass began.
+    since: Since,
     /// Ranges that were read, to be written elsewhere.
     arrived: [Option<Pmd>; TRANSFERS],
 }
@@ -35,7 +35,7 @@ impl SwapOff {
             leaving: DeviceSet::default(),
             next: None,
             again: false,
-            moved: 0,
+            since: Since::default(),
             arrived: [None; TRANSFERS],
         }
     }
@@ -120,11 +120,11 @@ impl Reclaim<'_> {
     fn begin_pass(&mut self) {
         self.swapoff.next = Some(Pmd(0));
         self.swapoff.again = false;
-        self.swapoff.moved = self.cache.contents_moved.load(Acquire);
+        self.swapoff.since = self.cache.moves.now();
     }
 
     fn end_pass(&mut self) {
-        let moved = self.cache.contents_moved.load(Acquire) != self.swapoff.moved;
+        let moved = !self.cache.moves.none_since(self.swapoff.since);
         if self.swapoff.again || moved {
             return self.begin_pass();
         }
@@ -138,8 +138,8 @@ impl Reclaim<'_> {
     /// False if there is no room to go on now.
     fn leave(&mut self, pmd: Pmd, frame: &mut Option<Frame>) -> bool {
         loop {
-            // Before the range is marked as being read.
-            let Some(slot) = self.transfers.iter().position(Option::is_none) else {
+            // Before the range is marked as being read. The first places are left to writes.
+            let Some(slot) = self.transfers.iter().rposition(Option::is_none) else {
                 return false;
             };
             let devices = self.swapoff.leaving;
@@ -180,7 +180,7 @@ impl Reclaim<'_> {
             let Some(pmd) = self.swapoff.arrived[i] else {
                 continue;
             };
-            let Some(slot) = self.transfers.iter().position(Option::is_none) else {
+            let Some(slot) = self.write_slot() else {
                 return;
             };
             match self.cache.start_write(pmd, self.devices) {

@@ -2,9 +2,9 @@
 //! in their slots.
 //!
 //! There is no way to see a page's dirty bit, and write-protecting a page before it is taken out
-//! races with the program. So pages are summed when they come in, from memory that the program
-//! cannot reach yet, and again when they have gone out, from memory that it cannot reach any more:
-//! no write can fall in between. The sum is 56 bits with a key of its own for each process.
+//! races with the program. But what is in a slot has a tag (`seal`), which was made before it was written.
+//! It is made again when the page has gone out, from memory that the program cannot reach any more: no
+//! write can fall in between.
 //!
 //! Zeros are looked for in the same place, and so as free of races: a page that is found to be zero
 //! in the frame stays so until the program gets it back.
@@ -12,9 +12,8 @@
 use super::{Frame, SwapCache};
 use crate::control::FILE;
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR};
-use crate::vma::{RangeGuard, Sum};
+use crate::vma::{Range, RangeGuard};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Zeros are written along where they would cut a write in two that is worth more than they are:
 /// so many pages at most.
@@ -24,7 +23,7 @@ const ZEROS_OF_FOLIO: usize = PMD_NR / 8;
 
 /// A folio that changed in more places than this is written as a whole.
 const CHANGES: usize = 16;
-/// What share of kept folios' pages must be clean for it to pay: two checksums cost 150 us, a write
+/// What share of kept folios' pages must be clean for it to pay: a look costs about 200 us, a write
 /// 1 ms. In 256ths.
 const WORTH: u32 = 64;
 /// Of folios that are not kept one in so many is, to see whether it would pay now.
@@ -82,38 +81,8 @@ impl SwapCache {
         worth_leaving_out(zero, pages)
     }
 
-    fn sum(&self, page: *const u8) -> Sum {
-        // SAFETY: every caller passes a page of a frame or buffer that is its own for now.
-        let bytes = unsafe { core::slice::from_raw_parts(page, PAGE_SIZE) };
-        Sum::of(xxh3_64_with_seed(bytes, self.seed))
-    }
-
-    /// Notes the sums of pages that are about to come in; `src` says where each is. True if their slots may be kept.
-    pub(super) fn remember(
-        &self,
-        pmd: Pmd,
-        g: &mut RangeGuard<'_>,
-        pages: PageMask,
-        src: impl Fn(usize) -> *const u8,
-    ) -> bool {
-        let sums = self.ranges.sums(pmd);
-        if sums.is_null() {
-            return false;
-        }
-        if !g.summed {
-            g.summed = true;
-            self.charge.charge(1);
-        }
-        for page in pages.runs().flatten() {
-            let sum = self.sum(src(page));
-            // SAFETY: the lock is held; the table has an element for each page.
-            unsafe { (*sums)[page] = sum };
-        }
-        true
-    }
-
     /// Whether the slots of a folio that comes in whole should be kept. Not for memory in place of a
-    /// disk, where a write costs no more than two checksums; nor when swap is half full; nor where
+    /// disk, where a write costs little more than a look; nor when swap is half full; nor where
     /// such folios were found changed when they left.
     pub(super) fn keeps_folio(&self, g: &RangeGuard<'_>) -> bool {
         let device = g.entry.and_then(|e| e.first()).map(|e| e.device().index());
@@ -126,11 +95,12 @@ impl SwapCache {
     pub(super) fn unchanged(
         &self,
         pmd: Pmd,
+        r: &Range,
         frame: Frame,
         pages: PageMask,
         old: PageMask,
     ) -> PageMask {
-        let mut clean = without_gaps(self.clean_pages(pmd, frame, old), pages);
+        let mut clean = without_gaps(self.clean_pages(pmd, r, frame, old), pages);
         if !pages.is_full() {
             return clean;
         }
@@ -139,23 +109,6 @@ impl SwapCache {
         }
         if old.count() >= PMD_NR / 2 {
             self.keep_folios.learn(clean.count());
-        }
-        clean
-    }
-
-    /// Of `pages`, which are in the frame and in slots, those that are alike in both.
-    fn clean_pages(&self, pmd: Pmd, frame: Frame, pages: PageMask) -> PageMask {
-        let sums = self.ranges.sums(pmd);
-        let mut clean = PageMask::EMPTY;
-        if sums.is_null() {
-            return clean;
-        }
-        for page in pages.runs().flatten() {
-            let now = self.sum((self.frames.addr(frame) + page * PAGE_SIZE) as *const u8);
-            // SAFETY: the range is being written by us, so nobody changes its sums.
-            if now == unsafe { (*sums)[page] } {
-                clean.insert(page);
-            }
         }
         clean
     }

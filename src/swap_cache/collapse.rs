@@ -2,7 +2,7 @@
 
 use super::{Dir, Frame, SwapCache};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
-use crate::vma::{Huge, RangeGuard};
+use crate::vma::{Huge, IoState, RangeGuard};
 
 /// Pages that were never touched, and are zeros in the huge page that is made of the others.
 const COLLAPSE_UNTOUCHED: usize = PMD_NR / 8;
@@ -23,6 +23,43 @@ impl SwapCache {
         if !self.abilities.mv || !fit || here.is_empty() || untouched.count() > COLLAPSE_UNTOUCHED {
             return false;
         }
+        if !self.join(pmd, g, frame, untouched) {
+            return false;
+        }
+        if !self.keeps_folio(g) {
+            self.forget_slots(pmd, g, pages);
+        }
+        self.give_whole(pmd, g, frame);
+        true
+    }
+
+    /// An inactive folio of which much was touched, but not all, goes back as one huge page, with what the
+    /// program has of it by now. False where that cannot be done.
+    pub(super) fn rejoin(&self, pmd: Pmd, g: &mut RangeGuard<'_>) -> bool {
+        let frame = Frame(g.buffer);
+        let fit = g.moving.is_full() && g.writable.is_full() && g.hints.huge != Huge::Unwanted;
+        if !fit {
+            return false;
+        }
+        let here = g.present;
+        if !self.join(pmd, g, frame, PageMask::EMPTY) {
+            // The frame's copies go: of what was dropped behind our back they would be wrong.
+            g.moving = g.moving.minus(here);
+            g.huge = false;
+            self.charge.uncharge(here.count());
+            self.frames.drop_pages(frame, here);
+            return false;
+        }
+        self.give_whole(pmd, g, frame);
+        g.moving = PageMask::EMPTY;
+        g.set_io(IoState::Idle);
+        true
+    }
+
+    /// Takes what is resident of the range out of the program, to its places in the frame, and clears
+    /// what is `untouched`. False, and nothing has changed, where that cannot be done.
+    fn join(&self, pmd: Pmd, g: &mut RangeGuard<'_>, frame: Frame, untouched: PageMask) -> bool {
+        let here = g.present;
         let Some(other) = self.frames.take_empty() else {
             return false;
         };
@@ -54,15 +91,14 @@ impl SwapCache {
         self.frames.clear(other, true, self.staging());
         self.frames.put_empty(other);
         self.charge.uncharge(here.count());
-        let base = self.frames.addr(frame) as *const u8;
-        let src = |page| base.wrapping_add(page * PAGE_SIZE);
-        if !self.keeps_folio(g) || !self.remember(pmd, g, pages, src) {
-            self.forget_slots(pmd, g, pages);
-        }
+        true
+    }
+
+    /// Moves the frame in, which has all pages of the range.
+    fn give_whole(&self, pmd: Pmd, g: &mut RangeGuard<'_>, frame: Frame) {
         self.bring_back(pmd, g, frame, PageMask::FULL);
         g.held = PageMask::EMPTY;
         g.huge = self.pagemap().is_huge(pmd.addr(), PMD_SIZE) != Ok(false);
         self.stats().thp_collapse_alloc.inc();
-        true
     }
 }

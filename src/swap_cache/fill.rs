@@ -81,6 +81,19 @@ fn as_fit(pages: PageMask, page: usize) -> PageMask {
     fit
 }
 
+impl Unit {
+    /// Of the pages that are there to be had, those to come by a buffer or a copy for a fault on `page`,
+    /// which is one of them.
+    pub(super) fn of(self, there: PageMask, page: usize) -> PageMask {
+        let window = |n: usize| PageMask::of(there.run_around(page, n.clamp(1, FILL_MAX)));
+        match self {
+            Unit::Whole | Unit::Rest => window(FILL_MAX),
+            Unit::Pages(n) => window(n),
+            Unit::Set(set) => as_fit(set.and(there).or(window(1)), page),
+        }
+    }
+}
+
 impl SwapCache {
     pub(super) fn begin_fill(
         &self,
@@ -96,12 +109,7 @@ impl SwapCache {
         // What the frame holds is newer than its slots.
         let held = if inactive { g.moving } else { PageMask::EMPTY };
         let there = g.swapped.minus(g.present).minus(held);
-        let window = |n: usize| PageMask::of(there.run_around(page, n.clamp(1, FILL_MAX)));
-        let pages = match unit {
-            Unit::Whole | Unit::Rest => window(FILL_MAX),
-            Unit::Pages(n) => window(n),
-            Unit::Set(set) => as_fit(set.and(there).or(window(1)), page),
-        };
+        let pages = unit.of(there, page);
         debug_assert!(pages.count() <= FILL_MAX);
         if buffers.is_empty() {
             return Plan::NeedBuffer;
@@ -114,7 +122,7 @@ impl SwapCache {
             self.charge.uncharge(n);
             return Plan::NeedBuffer;
         };
-        self.charge.charge(buffers.touch(buffer, n));
+        self.charge_own(buffers.touch(buffer, n));
         g.held = held;
         g.frame = g.buffer;
         g.moving = pages;
@@ -155,6 +163,12 @@ impl SwapCache {
         let Some(r) = self.ranges.get(pmd) else {
             return;
         };
+        let place = |buffer: u32, pages: &PageMask, page: usize| {
+            buffers
+                .addr(buffer)
+                .wrapping_add(pages.rank(page) * PAGE_SIZE)
+        };
+        let ok = ok && self.open(pmd, r, |moving| moving, place).is_empty();
         let mut g = r.lock();
         let (buffer, pages) = (g.buffer, g.moving);
         let mut wake = core::mem::take(&mut g.wanted);
@@ -163,7 +177,7 @@ impl SwapCache {
             let base = buffers.addr(buffer) as *const u8;
             let src = |page| base.wrapping_add(pages.rank(page) * PAGE_SIZE);
             // What could not be read with others is read this once.
-            let keep = !g.salvage && self.remember(pmd, &mut g, pages, src);
+            let keep = !g.salvage;
             let mut got = PageMask::EMPTY;
             for run in pages.runs() {
                 got = got.or(self.copy_run(pmd, run, src));

@@ -1,11 +1,13 @@
 //! What the program does to its mappings, as far as pages are concerned.
 
 use super::{Frame, SwapCache};
-use crate::mm::{split_by_pmd, PageMask, Pmd, PAGE_SIZE};
+use crate::mm::{
+    page_in_pmd, Extent, Extents, PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE,
+};
 use crate::sys::uffd::Refused;
 use crate::sys::Errno;
 use crate::vma::{IoState, RangeGuard};
-use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::Ordering::Relaxed;
 
 impl SwapCache {
     /// The pages' contents are not needed any more. The range is settled.
@@ -32,10 +34,11 @@ impl SwapCache {
 
     /// Drops pages that reclaim has taken out and not written yet.
     fn discard_inactive(&self, g: &mut RangeGuard<'_>, pages: PageMask) {
-        let gone = g.moving.and(pages);
-        if gone.is_empty() {
+        if g.moving.and(pages).is_empty() {
             return;
         }
+        // It is not huge any more: what has come back needs no place in the frame.
+        let gone = g.moving.and(pages.or(g.present));
         let frame = Frame(g.buffer);
         g.huge = false;
         g.moving = g.moving.minus(gone);
@@ -75,106 +78,168 @@ impl SwapCache {
         unsafe { self.program().copy(page, self.zeros.0, PAGE_SIZE) }
     }
 
-    /// Moves contents, resident or swapped, to other addresses with the same place within 2 MiB.
-    /// For mremap; called in the handler thread with none of its transfers in flight. EBUSY when
-    /// a page cannot be moved: what was moved by then is at its new place, the caller copies the
-    /// rest.
-    /// `meanwhile` is called while a transfer of reclaim's is waited for.
-    pub fn move_contents(
-        &self,
-        old: usize,
-        new: usize,
-        len: usize,
-        meanwhile: &dyn Fn(),
-    ) -> Result<(), Errno> {
-        let delta = (new as i64 - old as i64) / crate::mm::PMD_SIZE as i64;
-        for (from, part) in split_by_pmd(old, len) {
-            let to = Pmd((from.0 as i64 + delta) as u32);
-            let pages = PageMask::of(part);
-            let Some(rf) = self.ranges.get(from) else {
-                continue;
-            };
-            let rt = self.ranges.get_or_map(to)?;
-            // Two ranges are locked here only. Reclaim ends its writes without us, but not if it
-            // waits for a range that we hold: so neither is held while waiting for the other.
-            let (mut f, mut t) = loop {
-                let f = rf.lock();
-                let t = rt.lock();
-                if f.io().is_settled() && t.io().is_settled() {
-                    break (f, t);
-                }
-                drop(t);
-                drop(f);
-                meanwhile();
-                crate::sys::thread::pause();
-            };
-            self.contents_moved.fetch_add(1, Release);
-            self.settle(from, &mut f);
-            self.settle(to, &mut t);
-            if f.io() != IoState::Idle || t.io() != IoState::Idle {
-                return Err(Errno::EBUSY);
-            }
-            // What is lost here is lost there.
-            let lost = f.lost.and(pages);
-            self.poison(to, lost)?;
-            t.lost = t.lost.or(lost);
-            f.lost = f.lost.minus(lost);
-            // The slots of resident pages stay behind: their checksums would.
-            let resident = f.present.and(pages);
-            self.forget_slots(from, &mut f, resident);
-            if !t.swapped.and(pages).is_empty() {
-                return Err(Errno::EBUSY);
-            }
-            let whole_before = f.huge;
-            let present = f.present.and(pages);
-            let moved = self.move_between(from, to, present);
-            f.present = f.present.minus(moved);
-            self.became_present(to, &mut t, moved);
-            if moved.is_full() && whole_before {
-                t.huge = true;
-            }
-            f.huge = false;
-            if moved != present {
-                return Err(Errno::EBUSY);
-            }
-            let swapped = f.swapped.and(pages);
-            if !swapped.is_empty() && !self.move_slots((from, &mut f), (to, &mut t), swapped) {
-                return Err(Errno::EBUSY);
-            }
+    /// Sees to it that `move_held` can't fail: all that it takes beside the pages is had here.
+    pub fn prepare_move(&self, s: &Shift) -> Result<(), Errno> {
+        let Some(r) = self.ranges.get(s.from) else {
+            return Ok(());
+        };
+        let swapped = !r.lock().swapped.is_empty();
+        self.ranges.get_or_map(s.to)?;
+        let tables = [s.from, s.to].map(|pmd| self.ranges.slots(pmd));
+        if swapped && tables.iter().any(|t| t.is_null()) {
+            return Err(Errno::ENOMEM);
         }
         Ok(())
     }
 
-    fn move_between(&self, from: Pmd, to: Pmd, pages: PageMask) -> PageMask {
-        let mut moved = PageMask::EMPTY;
-        if !self.abilities.mv {
-            return moved;
-        }
-        for run in pages.runs() {
-            let mut at = run.start;
-            let mut tries = 0;
-            while at < run.end {
-                let n = run.end - at;
-                // SAFETY: both ranges are locked and belong to the program.
-                let r = unsafe {
-                    let (dst, src) = (to.page_addr(at), from.page_addr(at));
-                    self.mv(self.program(), dst, src, n * PAGE_SIZE)
-                };
-                let Err(e) = r else {
-                    moved = moved.or(PageMask::of(at..run.end));
-                    break;
-                };
-                let mut done = e.done() / PAGE_SIZE;
-                match e {
-                    Refused::Again { .. } | Refused::Busy { .. } if tries < 100 => tries += 1,
-                    // Nothing there: zeros here and zeros there.
-                    Refused::Hole { .. } => done += 1,
-                    _ => return moved.or(PageMask::of(at..at + done)),
-                }
-                moved = moved.or(PageMask::of(at..at + done));
-                at += done;
+    /// The kernel has moved the pages to the other place. Both ranges are held and settled, and the new
+    /// one has nothing at that place. Says how many pages are writable there.
+    pub fn move_held(&self, s: &Shift) -> usize {
+        let Some(r) = self.ranges.get(s.from) else {
+            return self.move_fresh(s);
+        };
+        let _moving = self.moves.begin();
+        let pages = PageMask::of(s.pages.clone());
+        let mut g = r.lock();
+        // The slots of resident pages stay behind.
+        let present = g.present.and(pages);
+        self.forget_slots(s.from, &mut g, present);
+        let (swapped, lost, writable) = (
+            g.swapped.and(pages),
+            g.lost.and(pages),
+            g.writable.and(pages),
+        );
+        let (huge, salvage) = (g.huge && present.is_full(), g.salvage);
+        let (place, nonce) = (g.entry.filter(|_| !swapped.is_empty()), g.nonce);
+        // All of a cluster goes to the same place in its range.
+        let cluster = place.filter(|place| {
+            place.first().is_some() && swapped == g.swapped && s.pages.start == s.there
+        });
+        let mut slots = Extents::new();
+        if let (None, Some(place)) = (cluster, place) {
+            for piece in self.pieces(s.from, place, swapped) {
+                let (entry, nr) = (piece.entry, piece.pages.len() as u16);
+                slots.push(Extent { entry, nr });
             }
         }
-        moved
+        g.present = g.present.minus(present);
+        g.swapped = g.swapped.minus(swapped);
+        g.lost = g.lost.minus(lost);
+        g.huge = false;
+        if g.swapped.is_empty() {
+            g.entry = None;
+            g.salvage = false;
+        }
+        drop(g);
+
+        let Ok(r) = self.ranges.get_or_map(s.to) else {
+            return 0;
+        };
+        let mut g = r.lock();
+        g.writable = g.writable.or(s.moved(writable));
+        g.lost = g.lost.or(s.moved(lost));
+        g.huge = huge;
+        self.became_present(s.to, &mut g, s.moved(present));
+        if !swapped.is_empty() {
+            g.salvage |= salvage;
+            self.move_seals(s, swapped, nonce, &mut g);
+            if cluster.is_some() && g.entry.is_none() {
+                g.entry = cluster;
+            } else {
+                if let Some(first) = cluster.and_then(SwapPlace::first) {
+                    for run in swapped.runs() {
+                        if let Some(entry) = first.checked_add(run.start as u64) {
+                            let nr = run.len() as u16;
+                            slots.push(Extent { entry, nr });
+                        }
+                    }
+                }
+                // The table was had by `prepare_move`.
+                self.scatter(s.to, &mut g);
+                self.name_slots(s.to, s.moved(swapped), &slots);
+            }
+            g.swapped = g.swapped.or(s.moved(swapped));
+        }
+        writable.count()
+    }
+
+    /// Of a range that was never used there is nothing but that it is writable.
+    fn move_fresh(&self, s: &Shift) -> usize {
+        if !self.ranges.is_known(s.from) {
+            return 0;
+        }
+        let all = s.pages.len() == PMD_NR;
+        if all && self.ranges.begin_fresh(s.to) {
+            return PMD_NR;
+        }
+        let Ok(r) = self.ranges.get_or_map(s.to) else {
+            // They stay where they are.
+            return 0;
+        };
+        let mut g = r.lock();
+        g.writable = g.writable.or(s.moved(PageMask::of(s.pages.clone())));
+        s.pages.len()
+    }
+}
+
+/// Pages of one range that become pages of one range.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Shift {
+    pub from: Pmd,
+    pub to: Pmd,
+    pub pages: core::ops::Range<usize>,
+    /// What the first of them is in the other range.
+    pub there: usize,
+}
+
+impl Shift {
+    /// How `len` bytes go from `old` to `new`.
+    pub fn all(old: usize, new: usize, len: usize) -> impl Iterator<Item = Shift> {
+        let mut off = 0;
+        core::iter::from_fn(move || {
+            let (at, to) = (old + off, new + off);
+            let room = |at: usize| PMD_SIZE - at % PMD_SIZE;
+            let n = room(at).min(room(to)).min(len - off) / PAGE_SIZE;
+            off += n * PAGE_SIZE;
+            let first = page_in_pmd(at);
+            (n > 0).then(|| Shift {
+                from: Pmd::of(at),
+                to: Pmd::of(to),
+                pages: first..first + n,
+                there: page_in_pmd(to),
+            })
+        })
+    }
+
+    /// Where these pages, which are among ours, are in the other range.
+    pub fn moved(&self, pages: PageMask) -> PageMask {
+        let mut out = PageMask::EMPTY;
+        for run in pages.runs() {
+            let start = run.start - self.pages.start + self.there;
+            out = out.or(PageMask::of(start..start + run.len()));
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shifts_cover_what_moves_whatever_the_phase() {
+        for (old, new) in [(0, 0), (5, 5), (5, 511), (500, 3)] {
+            let (old, new) = (old * PAGE_SIZE, PMD_SIZE * 9 + new * PAGE_SIZE);
+            let mut off = 0;
+            for s in Shift::all(old, new, 1500 * PAGE_SIZE) {
+                assert_eq!(s.from.page_addr(s.pages.start), old + off);
+                assert_eq!(s.to.page_addr(s.there), new + off);
+                assert!(s.pages.end <= PMD_NR && s.there + s.pages.len() <= PMD_NR);
+                let all = PageMask::of(s.there..s.there + s.pages.len());
+                assert_eq!(s.moved(PageMask::of(s.pages.clone())), all);
+                off += s.pages.len() * PAGE_SIZE;
+            }
+            assert_eq!(off, 1500 * PAGE_SIZE);
+        }
     }
 }

@@ -9,7 +9,10 @@ mod collapse;
 mod fill;
 mod frames;
 mod mapping;
+mod marks;
+mod moves;
 mod pieces;
+mod seals;
 mod slots;
 mod swapin;
 mod swapoff;
@@ -17,9 +20,12 @@ mod swapout;
 
 pub use fill::FillBuffers;
 pub use frames::{Frame, Frames, MAX_FRAMES};
+pub use mapping::Shift;
+pub use moves::{Moves, Since};
 pub use pieces::{Piece, Pieces};
+pub use seals::SealBuffers;
 pub use slots::{DeviceSet, NoSlots, SwapSlots};
-pub use swapin::{Ahead, Plan, Unit};
+pub use swapin::{Ahead, Miss, Plan, Unit};
 pub use swapoff::Leave;
 pub use swapout::{Start, Transfer, Victim};
 
@@ -27,12 +33,13 @@ use clean::KeepFolios;
 
 use crate::charge::Charge;
 use crate::mm::{PageMask, Pmd, SwapEntry, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::seal::Sealer;
 use crate::stats::Stats;
 use crate::sys::pagemap::Pagemap;
 use crate::sys::uffd::{Refused, Uffd};
 use crate::sys::Errno;
 use crate::vma::{IoState, Lru, RangeGuard, Ranges};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicUsize, Ordering::*};
 
 /// What the kernel can do, found out at start.
 #[derive(Clone, Copy, Debug)]
@@ -62,8 +69,8 @@ pub struct SwapCache {
     pub full: AtomicBool,
     /// Ranges that the program asked to be swapped out, at the front of the list.
     pub asked: AtomicUsize,
-    /// Counts up when swap entries go from one range to another.
-    pub contents_moved: AtomicU32,
+    /// Swap entries that go from one range to another.
+    pub moves: Moves,
     /// The loss of a page was told.
     warned_lost: AtomicBool,
     program_fd: AtomicI32,
@@ -71,8 +78,13 @@ pub struct SwapCache {
     /// `/proc/self/pagemap`; -1 where it cannot be had.
     pagemap_fd: AtomicI32,
     zeros: Zeros,
-    /// Key of the checksums.
-    seed: u64,
+    /// Of what goes to slots.
+    pub sealer: Sealer,
+    seal_buffers: SealBuffers,
+    /// A page for the reclaim thread alone.
+    scratch: Scratch,
+    /// Pages that are charged and that a child does not get.
+    own_pages: AtomicI64,
     keep_folios: KeepFolios,
 }
 
@@ -83,10 +95,18 @@ unsafe impl Send for Zeros {}
 // SAFETY: read only.
 unsafe impl Sync for Zeros {}
 
+/// A page that one thread uses.
+struct Scratch(*mut u8);
+// SAFETY: of no use to anybody else.
+unsafe impl Send for Scratch {}
+// SAFETY: as above.
+unsafe impl Sync for Scratch {}
+
 impl SwapCache {
     pub fn new(
         program: Uffd,
         staging: Uffd,
+        pagemap: i32,
         charge: Charge,
         abilities: Abilities,
     ) -> Result<SwapCache, Errno> {
@@ -96,19 +116,22 @@ impl SwapCache {
             lru: Lru::default(),
             frames: Frames::new(staging, abilities.mv, abilities.pt_reclaim)?,
             slots: SwapSlots::new(&charge.control.devices[..devices])?,
-            charge,
             abilities,
             program_fd: AtomicI32::new(program.fd()),
             staging_fd: AtomicI32::new(staging.fd()),
-            pagemap_fd: AtomicI32::new(Self::open_pagemap()),
+            pagemap_fd: AtomicI32::new(pagemap),
             grace: AtomicI64::new(0),
             full: AtomicBool::new(false),
             asked: AtomicUsize::new(0),
-            contents_moved: AtomicU32::new(0),
+            moves: Moves::default(),
             warned_lost: AtomicBool::new(false),
             zeros: Zeros(crate::sys::mem::map_anon(PMD_SIZE)?),
-            seed: crate::sys::thread::random(),
+            sealer: Sealer::new(charge.control.settings.seal_mode())?,
+            seal_buffers: SealBuffers::new()?,
+            scratch: Scratch(crate::sys::mem::map_anon(PAGE_SIZE)?),
+            own_pages: AtomicI64::new(0),
             keep_folios: KeepFolios::default(),
+            charge,
         })
     }
 
@@ -127,14 +150,10 @@ impl SwapCache {
     }
 
     /// In a forked child: new descriptors.
-    pub fn set_uffds(&self, program: Uffd, staging: Uffd) {
+    pub fn set_descriptors(&self, program: Uffd, staging: Uffd, pagemap: i32) {
         self.program_fd.store(program.fd(), Relaxed);
         self.staging_fd.store(staging.fd(), Relaxed);
-        self.pagemap_fd.store(Self::open_pagemap(), Relaxed);
-    }
-
-    fn open_pagemap() -> i32 {
-        Pagemap::open().map_or(-1, |map| map.fd())
+        self.pagemap_fd.store(pagemap, Relaxed);
     }
 
     /// Whether the frame holds one huge page. A move that finds a page table at its destination goes

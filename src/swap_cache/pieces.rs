@@ -3,7 +3,7 @@
 
 use super::SwapCache;
 use crate::mm::{Extents, PageMask, Pmd, SlotWord, SwapEntry, SwapPlace, PMD_NR, SWAPFILE_CLUSTER};
-use crate::vma::{RangeGuard, SlotTable};
+use crate::vma::{Had, RangeGuard, SlotTable};
 use core::ops::Range;
 
 /// Neighbouring pages of a range in neighbouring slots of one cluster.
@@ -83,8 +83,7 @@ impl SwapCache {
         if table.is_null() {
             return false;
         }
-        if !g.tabled {
-            g.tabled = true;
+        if g.tables.insert(Had::SLOTS) {
             self.charge.charge(1);
         }
         if let Some(first) = g.entry.and_then(SwapPlace::first) {
@@ -109,37 +108,6 @@ impl SwapCache {
             // SAFETY: `scatter` made the table; the lock is held.
             unsafe { (*table)[page] = word };
         }
-    }
-
-    /// Moves the places of `pages` to the other range, which has none for them. Both are locked.
-    /// False if there is no memory for a table; nothing has changed then.
-    pub(super) fn move_slots(
-        &self,
-        from: (Pmd, &mut RangeGuard<'_>),
-        to: (Pmd, &mut RangeGuard<'_>),
-        pages: PageMask,
-    ) -> bool {
-        let ((from, f), (to, t)) = (from, to);
-        if f.swapped == pages && t.entry.is_none() && f.entry != Some(SwapPlace::SCATTERED) {
-            t.entry = f.entry;
-        } else {
-            if !self.scatter(from, f) || !self.scatter(to, t) {
-                return false;
-            }
-            let (src, dst) = (self.ranges.slots(from), self.ranges.slots(to));
-            for page in pages.runs().flatten() {
-                // SAFETY: both tables were made just now or before, and both locks are held.
-                unsafe { (*dst)[page] = (*src)[page] };
-            }
-        }
-        t.swapped = t.swapped.or(pages);
-        t.salvage |= f.salvage;
-        f.swapped = f.swapped.minus(pages);
-        if f.swapped.is_empty() {
-            f.entry = None;
-            f.salvage = false;
-        }
-        true
     }
 }
 

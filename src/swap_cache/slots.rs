@@ -14,6 +14,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 
 const SLOTS: u64 = SEGMENT_BYTES / PAGE_SIZE as u64;
 const CLUSTERS: u64 = SLOTS / SWAPFILE_CLUSTER as u64;
+/// Pauses of 100 us for which a sweep is waited for.
+const SWEEP_WAITS: usize = 1000;
 /// Pauses of 100 us for which a discard is waited for.
 const DISCARD_WAITS: usize = 1000;
 
@@ -27,6 +29,8 @@ pub struct SwapSlots {
     /// One past the highest segment of each device that was ever ours.
     tops: [AtomicUsize; MAX_DEVICES],
     any_lent: AtomicBool,
+    /// The last sweep that was taken note of.
+    swept: AtomicU32,
     /// Slots of each device.
     sizes: [u64; MAX_DEVICES],
     /// Devices that are being swapped off, or are off.
@@ -96,6 +100,7 @@ impl SwapSlots {
             devices: devices.len(),
             tops: [const { AtomicUsize::new(0) }; MAX_DEVICES],
             any_lent: AtomicBool::new(false),
+            swept: AtomicU32::new(0),
             sizes: core::array::from_fn(|d| {
                 devices.get(d).map_or(0, |d| d.segments() as u64 * SLOTS)
             }),
@@ -139,21 +144,54 @@ impl SwapSlots {
                 if self.space.alloc_on(id(d), nr, out) {
                     return Ok(());
                 }
+                // What was lent may be ours again.
+                if self.settle_loans(charge) && self.space.alloc_on(id(d), nr, out) {
+                    return Ok(());
+                }
+                self.ask_for_sweep(charge);
                 if !self.claim_segment(d, charge, &**device) {
                     break;
                 }
             }
         }
-        if self.space.alloc_from_all(nr, out) {
+        if self.space.alloc_from_all(nr, out)
+            || self.wait_for_sweep(charge) && self.space.alloc_from_all(nr, out)
+        {
             Ok(())
         } else {
             Err(NoSlots)
         }
     }
 
+    /// Has those who borrow from us say what they may still read. Cheap, so it is asked whenever more
+    /// room is wanted.
+    fn ask_for_sweep(&self, charge: &Charge) {
+        let p = charge.proc();
+        let lends = self.any_lent.load(Relaxed) && p.lends.load(Acquire) != 0;
+        if lends && p.sweep_wanted.swap(1, AcqRel) == 0 {
+            charge.control.call();
+        }
+    }
+
+    /// There are no slots: waits a little for those that are only lent.
+    fn wait_for_sweep(&self, charge: &Charge) -> bool {
+        self.ask_for_sweep(charge);
+        for _ in 0..SWEEP_WAITS {
+            let p = charge.proc();
+            if !self.any_lent.load(Relaxed) || p.lends.load(Acquire) == 0 {
+                return self.settle_loans(charge);
+            }
+            if self.settle_loans(charge) {
+                return true;
+            }
+            thread::pause();
+        }
+        false
+    }
+
     fn claim_segment(&self, d: usize, charge: &Charge, device: &dyn Device) -> bool {
         let entry = &charge.control.devices[d];
-        let Some(seg) = claim(entry, charge.index()) else {
+        let Some(seg) = claim(entry, charge.id() as usize) else {
             return false;
         };
         let offset = seg as u64 * SEGMENT_BYTES;
@@ -218,15 +256,36 @@ impl SwapSlots {
         unsafe { self.space.fork_release() };
     }
 
-    /// Frees what was put off, once nobody borrows from us any more.
-    pub fn settle_loans(&self, charge: &Charge) {
-        if !self.any_lent.load(Relaxed) || charge.control.is_borrowed_from(charge.index()) {
-            return;
+    /// Frees what was put off, once nobody borrows from us any more; or, after a sweep, what no borrower
+    /// has named. True if there was something to look at. For the reclaim thread, which stands still
+    /// while a child is made.
+    pub fn settle_loans(&self, charge: &Charge) -> bool {
+        if !self.any_lent.load(Relaxed) {
+            return false;
         }
-        self.any_lent.store(false, Relaxed);
+        let p = charge.proc();
+        if p.lends.load(Acquire) == 0 {
+            self.any_lent.store(false, Relaxed);
+            self.end_loans(|_, _| false);
+            return true;
+        }
+        let swept = p.swept.load(Acquire);
+        if swept == self.swept.swap(swept, Relaxed) {
+            return false;
+        }
+        // A child that was made since then was not asked.
+        if p.swept_after.load(Acquire) != p.last_place.load(Acquire) {
+            return false;
+        }
+        self.end_loans(|d, cluster| p.lent.has(d, cluster));
+        true
+    }
+
+    fn end_loans(&self, kept: impl Fn(usize, usize) -> bool) {
         for d in 0..self.devices {
             let end = self.tops[d].load(Relaxed) as u64 * SLOTS;
-            self.space.end_loans(id(d), end);
+            self.space
+                .end_loans(id(d), end, |cluster| kept(d, cluster as usize));
         }
     }
 
@@ -255,6 +314,7 @@ impl SwapSlots {
     /// In a forked child, after `fork_done`: all of it belongs to the parent now.
     pub fn start_over(&self) {
         self.any_lent.store(false, Relaxed);
+        self.swept.store(0, Relaxed);
         for top in &self.tops {
             top.store(0, Relaxed);
         }
@@ -268,9 +328,10 @@ impl SwapSlots {
 }
 
 #[cfg(test)]
+#[allow(unsafe_code)]
 mod tests {
     use super::*;
-    use crate::control::{Control, LIVE};
+    use crate::control::{Control, Proc};
     use crate::device::faulty::{FaultyDevice, Plan};
     use crate::device::ram::RamDevice;
 
@@ -296,10 +357,13 @@ mod tests {
 
     impl Process {
         fn new(control: &'static Control, devices: usize) -> Process {
-            let index = control.join(std::process::id(), LIVE).unwrap();
+            static IDS: AtomicU32 = AtomicU32::new(0);
+            let page = crate::sys::mem::map_anon(Proc::BYTES).unwrap() as *const Proc;
+            // SAFETY: mapped with this size and never unmapped; every bit pattern is valid.
+            let page = unsafe { &*page };
             Process {
                 slots: SwapSlots::new(&control.devices[..devices]).unwrap(),
-                charge: Charge::new(control, index),
+                charge: Charge::new(control, IDS.fetch_add(1, Relaxed), page),
                 out: Extents::new(),
             }
         }
@@ -382,8 +446,7 @@ mod tests {
         let mut parent = Process::new(control, 1);
         assert!(parent.alloc(512, &disks).is_some());
         let lent = parent.out[0];
-        let child = control.join(1, LIVE).unwrap();
-        control.procs[child].lenders[0].store(1 << parent.charge.index(), Release);
+        parent.charge.proc().lends.store(1, Release);
         parent.slots.lend_all();
         // SAFETY: answers the line above.
         unsafe { parent.slots.fork_done() };
@@ -396,14 +459,56 @@ mod tests {
             assert!(parent.slots.is_own(parent.out[0].entry, 512));
         }
         assert_eq!(parent.alloc(1, &disks), None);
-        control.procs[child]
-            .state
-            .store(crate::control::FREE, Release);
+        parent.charge.proc().lends.store(0, Release);
         parent.slots.settle_loans(&parent.charge);
         assert_eq!(
             parent.alloc(512, &disks),
             Some(vec![(0, lent.entry.slot())])
         );
+    }
+
+    /// A loan ends cluster by cluster: what no borrower has named after a sweep is free, unless a child
+    /// was made since.
+    #[test]
+    fn loans_end_where_nobody_reads() {
+        let control = Control::with_segments(&[1]);
+        let disks = disks(&[1]);
+        let mut parent = Process::new(control, 1);
+        let page = parent.charge.proc();
+        let mut all = Vec::new();
+        while parent.alloc(512, &disks).is_some() {
+            all.push(parent.out[0]);
+        }
+        page.lends.store(1, Release);
+        parent.slots.lend_all();
+        // SAFETY: answers the line above.
+        unsafe { parent.slots.fork_done() };
+        for e in &all[..3] {
+            parent.slots.free(e.entry, 512);
+        }
+        assert!(!parent.slots.settle_loans(&parent.charge), "no sweep yet");
+        let cluster = |e: usize| all[e].entry.slot() as usize / SWAPFILE_CLUSTER;
+        page.lent.add(0, cluster(1));
+        page.last_place.store(7, Release);
+        page.swept.store(1, Release);
+        assert!(!parent.slots.settle_loans(&parent.charge), "a child since");
+        page.swept_after.store(7, Release);
+        page.swept.store(2, Release);
+        assert!(parent.slots.settle_loans(&parent.charge));
+        assert!(!parent.slots.settle_loans(&parent.charge));
+        parent.slots.validate().unwrap();
+        assert_eq!(parent.slots.used(), 14 * 512);
+        let mut again = Vec::new();
+        page.sweep_wanted.store(1, Release);
+        for _ in 0..2 {
+            again.push(parent.alloc(512, &disks).unwrap()[0].1 as usize / SWAPFILE_CLUSTER);
+        }
+        again.sort_unstable();
+        let mut freed = [cluster(0), cluster(2)];
+        freed.sort_unstable();
+        assert_eq!(again, freed);
+        // What is ours and was not lent again is as before the fork.
+        assert!(parent.slots.is_own(all[5].entry, 512));
     }
 
     #[test]

@@ -12,6 +12,12 @@ use core::sync::atomic::Ordering::Relaxed;
 const ZERO_FILL: usize = 16;
 /// A range comes in whole only if so many of its pages are in swap: the rest would be zeros.
 const WHOLE_MIN: usize = PMD_NR / 2;
+/// What is touched on its second chance comes back with its neighbours, so many pages together.
+const RESCUE: usize = 16;
+/// An inactive folio of which so many pages were touched is hot as a whole.
+const HOT: usize = PMD_NR / 4;
+/// A range that comes back before this part of memory was evicted left too early.
+const SOON: i64 = 8;
 /// What a walk finds half there comes with the rest of it, if that is so many pages.
 const REST_MIN: usize = 64;
 
@@ -56,6 +62,14 @@ pub enum Unit {
     Rest,
 }
 
+/// A page that has to be read.
+pub struct Miss<'g> {
+    /// Of its range.
+    pub fills: &'g mut Fills,
+    /// It is the first of them since the range left, and that was not long ago.
+    pub left_lately: bool,
+}
+
 /// Why a range is read ahead of its fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ahead {
@@ -75,12 +89,12 @@ enum Whole {
 
 impl SwapCache {
     /// Serves the fault, or says what is needed to do so. `unit` chooses how much of a swapped
-    /// range to bring in, given what is resident of it, what the program said of it, and its small
-    /// fills. A frame that was handed in and not used is put back.
+    /// range to bring in, given what is resident of it, what the program said of it, and, if it is to be
+    /// read, its small fills. A frame that was handed in and not used is put back.
     pub fn fault(
         &self,
         f: &PageFault,
-        unit: impl FnOnce(&PageMask, Hints, &mut Fills) -> Unit,
+        unit: impl FnOnce(&PageMask, Hints, Option<Miss>) -> Unit,
         frame: &mut Option<(Frame, bool)>,
         buffers: &mut FillBuffers,
     ) -> Plan {
@@ -93,23 +107,33 @@ impl SwapCache {
         match g.io() {
             IoState::Idle => {}
             IoState::Ahead if g.moving.has(page) => return self.map_ahead(pmd, &mut g),
+            IoState::Inactive | IoState::Writing
+                if !f.wp && g.moving.minus(g.present).has(page) =>
+            {
+                let unit = unit(&g.present, g.hints, None);
+                return match g.io() {
+                    IoState::Writing => self.touch_writing(pmd, &mut g, page, unit),
+                    _ => self.touch_inactive(pmd, &mut g, page, unit),
+                };
+            }
+            // What needs no read has nothing to do with what the frame holds.
+            IoState::Inactive | IoState::Writing if !g.swapped.minus(g.present).has(page) => {}
             IoState::Inactive if self.may_fill_inactive(&g, page) => {
-                let unit = Self::ask(&mut g, unit);
+                let unit = self.ask(&mut g, unit);
                 if Self::is_whole(unit, &g) {
                     self.settle(pmd, &mut g);
                     return self.begin_whole(&mut g, frame);
                 }
                 return self.begin_fill(&mut g, page, unit, buffers);
             }
-            IoState::Inactive => {
-                if let Some(plan) = self.touch_inactive(pmd, &mut g, page) {
-                    return plan;
-                }
-            }
+            IoState::Inactive => self.settle(pmd, &mut g),
             IoState::Ahead => {
                 self.drop_ahead(&mut g);
             }
-            _ => {
+            io => {
+                if io == IoState::Writing {
+                    self.stats().writeback_wait.inc();
+                }
                 g.wanted = true;
                 return Plan::Wait;
             }
@@ -121,7 +145,7 @@ impl SwapCache {
             let unit = if g.salvage {
                 Unit::Pages(1)
             } else {
-                Self::ask(&mut g, unit)
+                self.ask(&mut g, unit)
             };
             if Self::is_whole(unit, &g) {
                 return self.begin_whole(&mut g, frame);
@@ -135,8 +159,8 @@ impl SwapCache {
             self.program().wake(pmd.page_addr(page), PAGE_SIZE);
             return Plan::Served;
         }
-        let untouched = g.present.is_empty() && g.swapped.is_empty() && g.lost.is_empty();
-        if untouched && g.writable.is_full() && g.hints.huge != Huge::Unwanted {
+        let used = g.present.or(g.swapped).or(g.lost).or(g.moving);
+        if used.is_empty() && g.writable.is_full() && g.hints.huge != Huge::Unwanted {
             return self.first_touch(pmd, &mut g, page, frame);
         }
         self.zero_fill(pmd, &mut g, page)
@@ -151,11 +175,15 @@ impl SwapCache {
     }
 
     fn ask(
+        &self,
         g: &mut RangeGuard<'_>,
-        unit: impl FnOnce(&PageMask, Hints, &mut Fills) -> Unit,
+        unit: impl FnOnce(&PageMask, Hints, Option<Miss>) -> Unit,
     ) -> Unit {
         let (present, hints) = (g.present, g.hints);
-        unit(&present, hints, &mut g.fills)
+        let soon = self.charge.limit() / SOON;
+        let left_lately = g.fills.count == 0 && self.lru.left_lately(g.shadow, soon);
+        let fills = &mut g.fills;
+        unit(&present, hints, Some(Miss { fills, left_lately }))
     }
 
     /// Whether that much comes by way of a frame.
@@ -174,31 +202,78 @@ impl SwapCache {
         !g.huge && !g.salvage && g.swapped.minus(g.present).minus(g.moving).has(page)
     }
 
-    /// A fault on a range that reclaim has made inactive. A folio that came in whole goes back
-    /// whole; of a range that is used in pieces only the piece goes back, and the rest may leave.
-    fn touch_inactive(&self, pmd: Pmd, g: &mut RangeGuard<'_>, page: usize) -> Option<Plan> {
-        g.belongs_to(List::Main);
-        let hit = g.moving.has(page);
+    /// A fault on a page of a range that reclaim has made inactive: the page comes back with its
+    /// neighbours, and the rest may leave. Of a huge page they come by copy, for a move would take it apart;
+    /// it goes back whole if a walk enters it, or much of it was touched.
+    fn touch_inactive(&self, pmd: Pmd, g: &mut RangeGuard<'_>, page: usize, unit: Unit) -> Plan {
         self.stats().pgactivate.inc();
-        if hit && !g.huge {
-            let run = PageMask::of(g.moving.run_around(page, 1));
-            let back = self.move_pages(Dir::In, pmd, Frame(g.buffer), run).moved;
-            if back == run {
-                g.moving = g.moving.minus(run);
-                self.became_present(pmd, g, run);
-                if g.moving.is_empty() {
-                    self.frames.clear(Frame(g.buffer), true, self.staging());
-                    self.frames.put_empty(Frame(g.buffer));
-                    g.set_io(IoState::Idle);
-                }
-                return Some(Plan::Served);
+        let there = g.moving.minus(g.present);
+        let pages = match unit {
+            Unit::Pages(n) => Unit::Pages(n.max(RESCUE)).of(there, page),
+            unit => unit.of(there, page),
+        };
+        let whole = there.is_full() && matches!(unit, Unit::Whole | Unit::Rest);
+        let hot = g.huge && PMD_NR - there.count() >= HOT;
+        if !(hot && self.rejoin(pmd, g)) {
+            if g.huge && !whole {
+                return self.copy_back(pmd, g, page, pages);
             }
+            g.belongs_to(List::Main);
+            if !g.huge && self.move_back(pmd, g, pages) {
+                return Plan::Served;
+            }
+            self.settle(pmd, g);
         }
-        self.settle(pmd, g);
-        if hit {
-            self.program().wake(pmd.addr(), PMD_SIZE);
+        self.program().wake(pmd.addr(), PMD_SIZE);
+        Plan::Served
+    }
+
+    /// Moves pages of an inactive range to the program; false if some of them can't be.
+    fn move_back(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) -> bool {
+        let frame = Frame(g.buffer);
+        let back = self.move_pages(Dir::In, pmd, frame, pages).moved;
+        g.moving = g.moving.minus(back);
+        self.became_present(pmd, g, back);
+        if g.moving.is_empty() {
+            self.frames.clear(frame, true, self.staging());
+            self.frames.put_empty(frame);
+            g.set_io(IoState::Idle);
         }
-        hit.then_some(Plan::Served)
+        back == pages
+    }
+
+    /// Copies pages of the frame to the program; the frame keeps them.
+    fn copy_back(&self, pmd: Pmd, g: &mut RangeGuard<'_>, page: usize, pages: PageMask) -> Plan {
+        let n = pages.count();
+        if !self.charge_for_fault(n) {
+            return Plan::NeedRoom(n);
+        }
+        g.belongs_to(List::Main);
+        let got = self.copy_in(pmd, pages, self.frames.addr(Frame(g.buffer)) as *const u8);
+        self.charge.uncharge(pages.minus(got).count());
+        self.became_present(pmd, g, got);
+        self.stats().writeback_copied.add(got.count() as u64);
+        if !got.has(page) {
+            self.program().wake(pmd.page_addr(page), PAGE_SIZE);
+        }
+        Plan::Served
+    }
+
+    /// A fault on a page that is being written: it comes back at once, as a copy, with others of a
+    /// walk; the frame's pages stay as they are until the write is done. (A page cannot be moved
+    /// while a device reads it.) A whole folio that is wanted as a whole comes back as such, when the
+    /// write is done: that is sooner than copying it.
+    fn touch_writing(&self, pmd: Pmd, g: &mut RangeGuard<'_>, page: usize, unit: Unit) -> Plan {
+        let there = g.moving.minus(g.present);
+        let whole = g.huge && there.is_full() && matches!(unit, Unit::Whole | Unit::Rest);
+        if whole || g.back {
+            g.back = true;
+            g.wanted = true;
+            self.stats().writeback_wait.inc();
+            return Plan::Wait;
+        }
+        self.stats().swap_cache_hit.inc();
+        self.copy_back(pmd, g, page, unit.of(there, page))
     }
 
     /// The reclaim thread touched a page that was dropped behind our back: it reads as zeros.
@@ -302,7 +377,7 @@ impl SwapCache {
 
     /// Zeros for the page and its neighbours that were never touched either.
     fn zero_fill(&self, pmd: Pmd, g: &mut RangeGuard<'_>, page: usize) -> Plan {
-        let used = g.present.or(g.swapped).or(g.lost);
+        let used = g.present.or(g.swapped).or(g.lost).or(g.moving);
         let untouched = PageMask::FULL.minus(used);
         let run = if g.writable.has(page) {
             untouched.and(g.writable).run_around(page, ZERO_FILL)
@@ -391,6 +466,10 @@ impl SwapCache {
         let Some(r) = self.ranges.get(pmd) else {
             return false;
         };
+        let place = |frame: u32, _: &PageMask, page: usize| {
+            (self.frames.addr(Frame(frame)) + page * PAGE_SIZE) as *mut u8
+        };
+        let ok = ok && self.open(pmd, r, |moving| moving, place).is_empty();
         let mut g = r.lock();
         if ok {
             self.stats().pswpin.add(g.moving.count() as u64);
@@ -426,9 +505,7 @@ impl SwapCache {
         let vacant = g.present.is_empty() && g.lost.is_empty();
         if vacant && g.writable.is_full() && self.abilities.mv {
             self.clear_pages(frame, PageMask::FULL.minus(pages), 0);
-            let base = self.frames.addr(frame) as *const u8;
-            let src = |page| base.wrapping_add(page * PAGE_SIZE);
-            let keep = self.keeps_folio(g) && self.remember(pmd, g, pages, src);
+            let keep = self.keeps_folio(g);
             let whole = self.move_whole_in(pmd, g, frame);
             match whole {
                 Whole::Moved => self.stats().thp_swpin.inc(),

@@ -3,7 +3,8 @@
 
 use super::slots::DeviceSet;
 use super::{Frame, SwapCache, Transfer};
-use crate::mm::{PageMask, Pmd, PMD_NR, PMD_SIZE};
+use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::seal::Nonce;
 use crate::vma::{IoState, RangeGuard};
 
 /// What there is to do about a range.
@@ -76,6 +77,7 @@ impl SwapCache {
             frame: fr,
             pages,
             entry,
+            nonce: Nonce::NONE,
             one_by_one: g.salvage,
         })
     }
@@ -88,6 +90,14 @@ impl SwapCache {
         let Some(r) = self.ranges.get(pmd) else {
             return false;
         };
+        let place = |frame: u32, _: &PageMask, page: usize| {
+            (self.frames.addr(Frame(frame)) + page * PAGE_SIZE) as *mut u8
+        };
+        let wrong = self.open(pmd, r, |moving| moving.minus(failed), place);
+        if !wrong.is_empty() {
+            self.stats().swap_read_errors.inc();
+        }
+        let failed = failed.or(wrong);
         let mut g = r.lock();
         let (frame, pages) = (Frame(g.buffer), g.moving.minus(failed));
         self.stats().pswpin.add(pages.count() as u64);

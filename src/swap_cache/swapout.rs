@@ -3,6 +3,7 @@
 use super::{Dir, Frame, Moved, SwapCache};
 use crate::device::Device;
 use crate::mm::{Extents, PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::seal::Nonce;
 use crate::sys::{mem, Errno};
 use crate::vma::{IoState, Range, RangeGuard};
 use core::sync::atomic::Ordering::Relaxed;
@@ -17,6 +18,8 @@ pub struct Transfer {
     pub frame: Frame,
     pub pages: PageMask,
     pub entry: SwapPlace,
+    /// What they are sealed with, of a write.
+    pub nonce: Nonce,
     /// In requests of one page.
     pub one_by_one: bool,
 }
@@ -48,7 +51,7 @@ pub enum Start {
     Clean,
     /// It became active again meanwhile.
     Active,
-    /// One of its other pages is being read; try again later.
+    /// One of its other pages is being read, or a hook holds it; try again later.
     Busy,
     /// No place in swap: it is back in the program.
     Full,
@@ -98,7 +101,7 @@ impl SwapCache {
             self.move_until(Dir::Out, pmd, frame, pages, true)
         } else {
             // Faults on the range wait meanwhile, ours too, should a page have been dropped.
-            g.set_io(IoState::Writing);
+            g.set_io(IoState::Leaving);
             drop(g);
             let out = self.copy_out(pmd, frame, pages);
             g = r.lock();
@@ -110,8 +113,7 @@ impl SwapCache {
             let left = g.present.and(pages);
             // Faults on the range wait while this goes on without the lock: should the program
             // have dropped a page behind our back, the handler must be able to serve us.
-            g.set_io(IoState::Writing);
-            g.moving = out.moved;
+            g.set_io(IoState::Leaving);
             drop(g);
             self.unshare(pmd, left);
             g = r.lock();
@@ -243,7 +245,7 @@ impl SwapCache {
             return Start::Active;
         };
         let mut g = r.lock();
-        if g.io() == IoState::Filling && !g.held.is_empty() {
+        if g.io() == IoState::Filling && !g.held.is_empty() || g.io() == IoState::Held {
             return Start::Busy;
         }
         if g.io() != IoState::Inactive {
@@ -252,15 +254,14 @@ impl SwapCache {
         self.forget_leaving(pmd, &mut g);
         let (frame, pages, old) = (Frame(g.buffer), g.moving, g.moving.and(g.swapped));
         let entry = g.entry;
-        let summed = g.summed;
         // From here on faults wait for us, and the frame can be looked at without the lock.
         g.set_io(IoState::Writing);
         drop(g);
         let zero = self.zero_pages(frame, pages);
-        let clean = if summed {
-            self.unchanged(pmd, frame, pages, old.minus(zero))
-        } else {
+        let clean = if old.is_empty() {
             PageMask::EMPTY
+        } else {
+            self.unchanged(pmd, r, frame, pages, old.minus(zero))
         };
         let dirty = pages.minus(clean).minus(zero);
         // Without the lock, for the file system may have to find space. While `io` is Writing
@@ -276,6 +277,8 @@ impl SwapCache {
             self.end_writeback(pmd, g, PageMask::EMPTY);
             return Start::Clean;
         }
+        let nonce = self.sealer.keys.nonce();
+        let found = found && nonce.is_some() && self.make_tags(pmd, &mut g);
         if !found || !self.give_slots(pmd, &mut g, dirty.minus(again), &slots) {
             for e in slots.iter() {
                 self.slots.free(e.entry, e.nr.into());
@@ -287,6 +290,8 @@ impl SwapCache {
         }
         // These slots hold neither the old nor the new until the write is done.
         g.swapped = g.swapped.minus(dirty);
+        let nonce = nonce.unwrap_or_default();
+        self.set_nonce(pmd, &mut g, dirty, nonce);
         self.count_swapout(pages, clean, zero);
         if pages.is_full() && slots.len() > 1 {
             self.stats().swpout_spread.inc();
@@ -298,6 +303,7 @@ impl SwapCache {
             frame,
             pages: dirty,
             entry,
+            nonce,
             one_by_one: false,
         })
     }
@@ -382,9 +388,23 @@ impl SwapCache {
 
     /// There is no place for it: the program gets it back.
     fn end_writeback_unwritten(&self, pmd: Pmd, mut g: RangeGuard<'_>) {
+        self.bring_rest_back(pmd, &mut g);
+        self.end_writing(pmd, g);
+    }
+
+    /// The frame's pages go back to the program, but for those that have.
+    fn bring_rest_back(&self, pmd: Pmd, g: &mut RangeGuard<'_>) {
         let (frame, pages) = (Frame(g.buffer), g.moving);
-        self.bring_back(pmd, &mut g, frame, pages);
+        let copied = pages.and(g.present);
+        if !copied.is_empty() {
+            g.huge = false;
+        }
+        self.bring_back_part(pmd, g, frame, pages.minus(copied), copied);
+    }
+
+    fn end_writing(&self, pmd: Pmd, mut g: RangeGuard<'_>) {
         g.moving = PageMask::EMPTY;
+        g.back = false;
         let wanted = core::mem::take(&mut g.wanted);
         g.set_io(IoState::Idle);
         drop(g);
@@ -401,8 +421,7 @@ impl SwapCache {
                 self.drop_ahead(g);
             }
             IoState::Inactive => {
-                let (frame, pages) = (Frame(g.buffer), g.moving);
-                self.bring_back(pmd, g, frame, pages);
+                self.bring_rest_back(pmd, g);
                 g.moving = PageMask::EMPTY;
                 g.set_io(IoState::Idle);
             }
@@ -438,36 +457,34 @@ impl SwapCache {
     /// The frame's pages are in their slots, but for the `failed` ones.
     fn end_writeback(&self, pmd: Pmd, mut g: RangeGuard<'_>, failed: PageMask) {
         let (frame, pages) = (Frame(g.buffer), g.moving);
-        g.moving = PageMask::EMPTY;
-        if !failed.is_empty() {
-            let kept = pages.minus(failed);
-            if !kept.is_empty() {
-                g.huge = false;
-            }
-            (g.held, g.frame) = (failed, frame.0);
-            self.bring_back_part(pmd, &mut g, frame, failed, kept);
-            g.held = PageMask::EMPTY;
-            self.stats().pgsteal.add(kept.count() as u64);
-        } else if g.wanted {
+        let copied = pages.and(g.present);
+        let kept = failed.minus(copied);
+        let gone = pages.minus(copied).minus(kept);
+        if g.back && failed.is_empty() {
+            // Nothing of it was copied: who wants the whole makes the others wait for it too.
             self.stats().swap_cache_hit.inc();
+            self.stats().writeback_copied.add(pages.count() as u64);
+            if !self.keeps_folio(&g) {
+                self.forget_slots(pmd, &mut g, pages);
+            }
             self.bring_back(pmd, &mut g, frame, pages);
-            // What the program does with them now is not known; their slots are old.
-            self.forget_slots(pmd, &mut g, pages);
-        } else {
-            self.stats().pgsteal.add(pages.count() as u64);
+            return self.end_writing(pmd, g);
+        }
+        if !gone.is_empty() {
+            self.stats().pgsteal.add(gone.count() as u64);
             g.fills.count = 0;
-            g.shadow = self.lru.evict(g.list, pages.count());
+            g.shadow = self.lru.evict(g.list, gone.count());
+        }
+        if kept.is_empty() {
             self.retire(frame, pages, g.huge);
-        }
-        if g.present.is_empty() {
             g.huge = false;
+        } else {
+            g.huge &= kept == pages;
+            (g.held, g.frame) = (kept, frame.0);
+            self.bring_back_part(pmd, &mut g, frame, kept, pages.minus(kept));
+            g.held = PageMask::EMPTY;
         }
-        let wanted = core::mem::take(&mut g.wanted);
-        g.set_io(IoState::Idle);
-        drop(g);
-        if wanted {
-            self.program().wake(pmd.addr(), PMD_SIZE);
-        }
+        self.end_writing(pmd, g);
     }
 
     /// Puts pages that are in the frame back into the program.

@@ -68,7 +68,7 @@ impl<T: Zeroed> Drop for LazySlice<T> {
         let bytes = self.len * core::mem::size_of::<T>();
         if bytes != 0 {
             // SAFETY: the range is our mapping and nothing borrows it any more.
-            let _ = unsafe { mem::munmap(self.base.as_ptr() as usize, bytes) };
+            unsafe { mem::unmap_own(self.base.as_ptr() as usize, bytes) };
         }
     }
 }

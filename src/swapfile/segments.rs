@@ -186,9 +186,9 @@ impl SwapSpace {
         }
     }
 
-    /// Nobody reads any more what was lent. Nothing may be lent meanwhile. Looks at the clusters of
-    /// the device below slot `end`.
-    pub fn end_loans(&self, id: DeviceId, end: u64) {
+    /// Nobody reads any more what was lent, but for clusters that are `kept`. Nothing may be lent
+    /// meanwhile. Looks at the clusters of the device below slot `end`.
+    pub fn end_loans(&self, id: DeviceId, end: u64, kept: impl Fn(u64) -> bool) {
         let Some(device) = self.device(id) else {
             return;
         };
@@ -198,7 +198,11 @@ impl SwapSpace {
             for first in (0..of_shard).step_by(BATCH as usize) {
                 device.with_shard(s, |shard| {
                     let last = (first + BATCH).min(of_shard.min(shard.nr_clusters.into()));
-                    (first..last).for_each(|idx| shard.end_loans(idx as u32));
+                    for idx in first..last {
+                        if !kept(idx * device.nr_shards() as u64 + s as u64) {
+                            shard.end_loans(idx as u32);
+                        }
+                    }
                 });
             }
         }

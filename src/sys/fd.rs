@@ -1,19 +1,6 @@
-//! Descriptors of other tables.
+//! Descriptors, without the C library.
 
 use super::syscall::{syscall, Errno};
-
-/// A copy, in this thread's table, of a descriptor that another thread of this process has in a
-/// table of its own (Linux 6.9).
-pub fn copy_from_thread(tid: u32, fd: i32) -> Result<i32, Errno> {
-    const PIDFD_THREAD: i32 = libc::O_EXCL;
-    // SAFETY: no pointers; the descriptor for the thread is closed again.
-    unsafe {
-        let pidfd = syscall(libc::SYS_pidfd_open, [tid as usize, PIDFD_THREAD as usize])?;
-        let copy = syscall(libc::SYS_pidfd_getfd, [pidfd, fd as usize, 0]);
-        let _ = syscall(libc::SYS_close, [pidfd]);
-        copy.map(|c| c as i32)
-    }
-}
 
 /// Opens a file for reading; it is closed at an exec.
 pub fn open(path: &core::ffi::CStr) -> Result<i32, Errno> {
@@ -29,6 +16,14 @@ pub fn open(path: &core::ffi::CStr) -> Result<i32, Errno> {
         )
     }?;
     Ok(fd as i32)
+}
+
+/// A copy of a descriptor, under the lowest number that is free; it is closed at an exec.
+pub fn duplicate(fd: i32) -> Result<i32, Errno> {
+    let op = libc::F_DUPFD_CLOEXEC as usize;
+    // SAFETY: no pointers.
+    let copy = unsafe { syscall(libc::SYS_fcntl, [fd as usize, op, 0]) }?;
+    Ok(copy as i32)
 }
 
 pub fn close(fd: i32) {

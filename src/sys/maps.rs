@@ -20,7 +20,7 @@ impl MapsFile {
     }
 
     pub fn open() -> Result<MapsFile, Errno> {
-        fd::open(c"/proc/self/maps").map(|fd| MapsFile { fd })
+        fd::open(c"/proc/thread-self/maps").map(|fd| MapsFile { fd })
     }
 
     /// Reads it from the beginning, as far as there is room; returns how much that is.

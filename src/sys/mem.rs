@@ -1,18 +1,22 @@
 //! Mappings of the engine's own, and calls on the program's.
 
+use super::arena;
 use super::syscall::{syscall, Errno};
 use crate::mm::PMD_SIZE;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+pub use super::arena::{forget_threads_own, set_up as set_up_arena};
 
 /// Mappings of the engine's own that are large enough to be taken for the program's.
 static OWN: [[AtomicUsize; 2]; 64] = [const { [const { AtomicUsize::new(0) }; 2] }; 64];
 static OWN_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// What `map_anon` and `reserve_aligned` mapped, as far as it is 1 MiB or more.
+/// What `map_anon` and `reserve_aligned` mapped, as far as it is 1 MiB or more, and the arena.
 pub fn own() -> impl Iterator<Item = (usize, usize)> {
-    OWN[..OWN_LEN.load(Relaxed).min(OWN.len())]
+    let noted = OWN[..OWN_LEN.load(Relaxed).min(OWN.len())]
         .iter()
-        .map(|[s, e]| (s.load(Relaxed), e.load(Relaxed)))
+        .map(|[s, e]| (s.load(Relaxed), e.load(Relaxed)));
+    noted.chain(arena::range())
 }
 
 fn note_own(start: usize, len: usize) {
@@ -27,6 +31,9 @@ fn note_own(start: usize, len: usize) {
 /// Maps anonymous private memory of the engine's own; never managed.
 /// It is not touched here, so a large table costs only what is used of it.
 pub fn map_anon(len: usize) -> Result<*mut u8, Errno> {
+    if let Some(at) = arena::take(len, crate::mm::PAGE_SIZE) {
+        return at.map(|at| at as *mut u8);
+    }
     // SAFETY: a new mapping at an address of the kernel's choice harms nobody.
     unsafe {
         syscall(
@@ -50,14 +57,56 @@ pub fn map_anon(len: usize) -> Result<*mut u8, Errno> {
 /// As `map_anon`, for what an engine thread has: a forked child, which has no such thread, does not
 /// inherit it.
 pub fn map_threads_own(len: usize) -> Result<*mut u8, Errno> {
-    let a = map_anon(len)?;
+    let a = match arena::take_threads_own(len) {
+        Some(at) => at? as *mut u8,
+        None => map_anon(len)?,
+    };
     // SAFETY: contents do not change.
     unsafe { madvise(a as usize, len, libc::MADV_DONTFORK) }?;
     Ok(a)
 }
 
-/// A 2 MiB-aligned stretch of addresses, inaccessible.
+/// Maps a file that is shared with the supervisor, readable and writable.
+pub fn map_shared(fd: i32, len: usize) -> Result<usize, Errno> {
+    let at = match arena::take(len, crate::mm::PAGE_SIZE) {
+        Some(at) => at?,
+        None => 0,
+    };
+    let over = if at == 0 { 0 } else { libc::MAP_FIXED };
+    let rw = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = (libc::MAP_SHARED | over) as usize;
+    let args = [at, len, rw as usize, flags, fd as usize, 0];
+    // SAFETY: a new mapping, over addresses that were taken for it.
+    let map = || unsafe { syscall(libc::SYS_mmap, args) };
+    let mut mapped = map();
+    if mapped == Err(Errno::ENOMEM) && arena::use_spare() {
+        mapped = map();
+    }
+    if mapped.is_err() && at != 0 {
+        // SAFETY: taken just now, and nobody knows of it.
+        unsafe { unmap_own(at, len) };
+    }
+    mapped
+}
+
+/// The end of what `map_anon`, `map_shared` or `reserve_aligned` mapped.
+///
+/// # Safety
+/// Nothing may use it any more.
+pub unsafe fn unmap_own(addr: usize, len: usize) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if !arena::give_back(addr, len) {
+            let _ = munmap(addr, len);
+        }
+    }
+}
+
+/// A 2 MiB-aligned stretch of addresses, for mappings of the caller's.
 pub fn reserve_aligned(len: usize) -> Result<usize, Errno> {
+    if let Some(at) = arena::take(len, PMD_SIZE) {
+        return at;
+    }
     let whole = len + PMD_SIZE;
     // SAFETY: as map_anon.
     let a = unsafe {
@@ -168,7 +217,8 @@ pub unsafe fn copy_from_program(from: usize, to: *mut u8, len: usize) -> Result<
         syscall(
             libc::SYS_process_vm_readv,
             [
-                super::thread::getpid() as usize,
+                // Not the process's: its first thread may have ended.
+                super::thread::gettid() as usize,
                 &here as *const _ as usize,
                 1,
                 &there as *const _ as usize,
@@ -195,4 +245,21 @@ pub fn resident(addr: usize, n: usize) -> Result<impl Iterator<Item = bool>, Err
         )
     }?;
     Ok(vec.into_iter().take(n).map(|b| b & 1 != 0))
+}
+
+/// Pages that `is_any_resident` looks at, at most.
+pub const LOOK: usize = 16 << 10;
+
+/// Whether any of `n` pages from `addr` on is in memory.
+pub fn is_any_resident(addr: usize, n: usize) -> Result<bool, Errno> {
+    let mut vec = [0u8; LOOK];
+    let n = n.min(LOOK);
+    // SAFETY: the vector has an element for each page.
+    unsafe {
+        syscall(
+            libc::SYS_mincore,
+            [addr, n * crate::mm::PAGE_SIZE, vec.as_mut_ptr() as usize],
+        )
+    }?;
+    Ok(vec[..n].iter().any(|b| b & 1 != 0))
 }

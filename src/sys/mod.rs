@@ -3,6 +3,7 @@
 //! hook, or in a forked child before anything else was set up again.
 #![allow(unsafe_code)]
 
+mod arena;
 pub mod bpf;
 pub mod fd;
 pub mod futex;

@@ -57,7 +57,7 @@ impl Pagemap {
     }
 
     pub fn open() -> Result<Pagemap, Errno> {
-        fd::open(c"/proc/self/pagemap").map(|fd| Pagemap { fd })
+        fd::open(c"/proc/thread-self/pagemap").map(|fd| Pagemap { fd })
     }
 
     /// Which of the first `n` pages, 512 at most, have contents.

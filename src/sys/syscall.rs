@@ -7,6 +7,7 @@ use core::arch::asm;
 pub struct Errno(pub i32);
 
 impl Errno {
+    pub const EPERM: Errno = Errno(libc::EPERM);
     pub const EINTR: Errno = Errno(libc::EINTR);
     pub const EAGAIN: Errno = Errno(libc::EAGAIN);
     pub const ENOENT: Errno = Errno(libc::ENOENT);

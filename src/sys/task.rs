@@ -2,6 +2,7 @@
 
 use super::syscall::{syscall, Errno};
 use super::{fd, thread};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Reads the beginning of a file, or of a directory's entries.
 fn read_start<'b>(path: &core::ffi::CStr, nr: i64, room: &'b mut [u8]) -> Result<&'b [u8], Errno> {
@@ -28,7 +29,24 @@ pub fn first_ended() -> Option<i32> {
     if words.next() != Some(b"Z") {
         return None;
     }
-    number(words.nth(48)?).map(|n| n as i32)
+    number(words.nth(48)?).map(|n| as_strict_mode(n as i32, STRICT.load(Relaxed)))
+}
+
+/// Whether a filter of ours stands for the strict mode of seccomp.
+static STRICT: AtomicBool = AtomicBool::new(false);
+
+/// From now on a thread that a filter ended counts as killed: the strict mode ends threads by SIGKILL,
+/// a filter by SIGSYS.
+pub fn ends_by_filter_are_kills() {
+    STRICT.store(true, Relaxed);
+}
+
+fn as_strict_mode(status: i32, strict: bool) -> i32 {
+    if strict && status & 0x7f == libc::SIGSYS {
+        libc::SIGKILL
+    } else {
+        status
+    }
 }
 
 /// How many threads of the program there are: all but `ours` and the kernel's own for io_uring. Where
@@ -117,6 +135,13 @@ pub fn is_alive(tid: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn strict_mode_kills() {
+        assert_eq!(as_strict_mode(libc::SIGSYS, true), libc::SIGKILL);
+        assert_eq!(as_strict_mode(libc::SIGSYS, false), libc::SIGSYS);
+        assert_eq!(as_strict_mode(libc::SIGSYS << 8, true), libc::SIGSYS << 8);
+    }
 
     #[test]
     fn this_process() {

@@ -3,9 +3,9 @@
 //! A thread made by `pthread_create` keeps its TLS vector on the program's heap, which is
 //! managed: if that page is out when the fault handler touches it, the handler waits for itself.
 //! Engine threads are therefore made by `clone(2)`, on a stack and a TLS block that the engine
-//! maps, with all signals blocked and a descriptor table of their own.
+//! maps, with all signals blocked, a descriptor table, a root and a working directory of their own.
 
-use super::mem::map_threads_own;
+use super::mem::{madvise, map_threads_own};
 use super::syscall::{syscall, Errno};
 use core::arch::global_asm;
 
@@ -31,6 +31,10 @@ global_asm!(
     "test rax, rax",
     "jnz 2f",
     "xor ebp, ebp",
+    // Where the program was is none of its business: chdir("/"). The file system there stays free.
+    "mov eax, 80",
+    "lea rdi, [rip + hugeswap_root]",
+    "syscall",
     "pop rax",
     "pop rdi",
     "call rax",
@@ -39,6 +43,7 @@ global_asm!(
     "syscall",
     "ud2",
     "2: ret",
+    "hugeswap_root: .asciz \"/\"",
 );
 
 extern "C" {
@@ -65,6 +70,9 @@ pub unsafe fn spawn(
     files: Files,
 ) -> Result<u32, Errno> {
     let block = map_threads_own(STACK + TLS_BELOW + TLS_ABOVE)?;
+    // What seals and opens leaves copies of keys on its stack: not for core files.
+    // SAFETY: contents do not change.
+    unsafe { madvise(block as usize, STACK, libc::MADV_DONTDUMP) }?;
     // SAFETY: the block was just mapped with this size; addresses stay inside it.
     unsafe {
         let tp = block.add(STACK + TLS_BELOW);
@@ -81,8 +89,9 @@ pub unsafe fn spawn(
         top.write(entry as usize);
         top.add(1).write(arg as usize);
 
+        // Root and working directory are its own: a thread that shares them may not change its mount
+        // name space.
         let mut flags = libc::CLONE_VM
-            | libc::CLONE_FS
             | libc::CLONE_SIGHAND
             | libc::CLONE_THREAD
             | libc::CLONE_SYSVSEM
@@ -182,6 +191,24 @@ pub fn pause() {
     };
     // SAFETY: the time outlives the call.
     let _ = unsafe { syscall(libc::SYS_nanosleep, [&t as *const _ as usize, 0]) };
+}
+
+/// Fills `bytes` with what nobody can guess.
+pub fn random_bytes(bytes: &mut [u8]) -> Result<(), Errno> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        // SAFETY: the buffer outlives the call.
+        let got = unsafe {
+            let (at, len) = (rest.as_mut_ptr() as usize, rest.len());
+            syscall(libc::SYS_getrandom, [at, len, 0])
+        };
+        match got {
+            Ok(n) => rest = rest.get_mut(n..).unwrap_or_default(),
+            Err(Errno::EINTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 /// A number that nobody can guess.

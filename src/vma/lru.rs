@@ -6,6 +6,8 @@
 //! leaves first; so what walks bring in leaves first, and of it one in [`STAYS`] goes to the main
 //! list, with what jumps, first touches and second chances bring in. A walk over and over then
 //! finds there what stayed, and what is hot stays while something is walked through beside it.
+//! Some of what walks brought in is always there, for walks that go on: but not what has become older
+//! than everything on the main list.
 //! docs/policies.md compares this rule with others.
 
 use super::table::{Range, Ranges};
@@ -34,10 +36,22 @@ const WALK_LEAST: usize = 16;
 
 /// When a range was evicted (the kernel's shadow entry), and from which list. Zero: never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shadow {
-    /// Pages evicted by then, and 1.
-    at: u64,
-    from: List,
+pub struct Shadow(u64);
+
+impl Shadow {
+    fn new(evicted: u64, from: List) -> Shadow {
+        Shadow((evicted + 1) << 1 | from as u64)
+    }
+    /// Pages evicted by then.
+    fn at(self) -> Option<u64> {
+        (self.0 >> 1).checked_sub(1)
+    }
+    fn from(self) -> List {
+        match self.0 & 1 {
+            0 => List::Main,
+            _ => List::Walk,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -70,9 +84,19 @@ struct Lists {
     ends: [Ends; 2],
     /// Pages evicted.
     evicted: u64,
+    /// Ranges that were put on a list: with each goes its number, to know which is older.
+    turn: u32,
     /// Ranges that walks brought in.
     arrivals: u32,
     regret: [Regret; 2],
+}
+
+impl Lists {
+    /// Ranges that were put on a list since the oldest of this one was.
+    fn waits(&self, t: &Ranges, list: List) -> Option<u32> {
+        let (_, head) = link(t, self.ends[list as usize].head)?;
+        Some(self.turn.wrapping_sub(head.lru_turn.load(Relaxed)))
+    }
 }
 
 /// The lists. Their lock is taken inside a range's lock, never around one.
@@ -111,9 +135,10 @@ impl Lru {
         }
         l.arrivals = l.arrivals.wrapping_add(1);
         // Soon: what left since then would have fitted into three quarters of memory.
-        let soon = shadow.at > 0 && l.evicted + 1 - shadow.at <= limit.max(0) as u64 * 3 / 4;
+        let since = shadow.at().map(|at| l.evicted - at);
+        let soon = since.is_some_and(|pages| pages <= limit.max(0) as u64 * 3 / 4);
         if soon {
-            l.regret[shadow.from as usize].came_back += 1.0;
+            l.regret[shadow.from() as usize].came_back += 1.0;
         }
         // Not if the main list loses as much for it: then it is only a walk through a little more
         // than fits, and nothing is gained.
@@ -130,10 +155,14 @@ impl Lru {
         let mut l = self.0.lock();
         l.evicted += pages as u64;
         l.regret[from as usize].evict();
-        Shadow {
-            at: l.evicted + 1,
-            from,
-        }
+        Shadow::new(l.evicted, from)
+    }
+
+    /// Whether no more than so many pages were evicted since.
+    pub fn left_lately(&self, shadow: Shadow, pages: i64) -> bool {
+        let evicted = self.0.lock().evicted;
+        let since = shadow.at().map(|at| evicted - at);
+        since.is_some_and(|since| since <= pages.max(0) as u64)
     }
 
     /// Appends; the range must not be on a list.
@@ -141,7 +170,10 @@ impl Lru {
         let Some((_, r)) = link(t, pmd.0 + 1) else {
             return;
         };
-        let e = &mut self.0.lock().ends[list as usize];
+        let mut l = self.0.lock();
+        l.turn = l.turn.wrapping_add(1);
+        set(&r.lru_turn, l.turn);
+        let e = &mut l.ends[list as usize];
         set(&r.lru_next, 0);
         set(&r.lru_prev, e.tail);
         match link(t, e.tail) {
@@ -154,13 +186,14 @@ impl Lru {
 
     /// Takes the range whose turn it is. `limit`: pages that may be resident. `in_vain`: ranges
     /// that were taken just now and could not leave: when there are no others on the main list,
-    /// the walk list is not spared.
+    /// the walk list is not spared; nor is what is older there than all of the main list.
     pub fn pop(&self, t: &Ranges, limit: i64, in_vain: usize) -> Option<Pmd> {
         let fits = limit.max(0) as usize / PMD_NR;
         let keep = (fits / WALK_PART).max(WALK_LEAST.min(fits / 4));
         let mut l = self.0.lock();
+        let older = l.waits(t, List::Walk) > l.waits(t, List::Main);
         let [main, walk] = &mut l.ends;
-        let e = if walk.len > keep || main.len <= in_vain && walk.len > 0 {
+        let e = if walk.len > keep || older || main.len <= in_vain && walk.len > 0 {
             walk
         } else {
             main
@@ -176,35 +209,38 @@ impl Lru {
         Some(pmd)
     }
 
-    /// Makes a range the oldest, if it is on the list: its lock, which the caller holds, keeps it
-    /// there only if nobody has popped it already.
+    /// Makes a range the oldest of both lists, if it is on the list: its lock, which the caller holds,
+    /// keeps it there only if nobody has popped it already.
     pub fn hasten(&self, t: &Ranges, pmd: Pmd, list: List) -> bool {
-        let e = &mut self.0.lock().ends[list as usize];
+        let mut lists = self.0.lock();
+        let waits = lists.waits(t, List::Main).max(lists.waits(t, List::Walk));
+        let oldest = lists.turn.wrapping_sub(waits.unwrap_or(0)).wrapping_sub(1);
+        let e = &mut lists.ends[list as usize];
         let l = pmd.0 + 1;
         let Some((_, r)) = link(t, l) else {
             return false;
         };
-        if e.head == l {
-            return true;
-        }
-        let (prev, next) = (r.lru_prev.load(Relaxed), r.lru_next.load(Relaxed));
-        // Whoever is on the list and not its head has a neighbour that names it.
-        match link(t, prev) {
-            Some((_, before)) if before.lru_next.load(Relaxed) == l => {
-                set(&before.lru_next, next);
+        if e.head != l {
+            let (prev, next) = (r.lru_prev.load(Relaxed), r.lru_next.load(Relaxed));
+            // Whoever is on the list and not its head has a neighbour that names it.
+            match link(t, prev) {
+                Some((_, before)) if before.lru_next.load(Relaxed) == l => {
+                    set(&before.lru_next, next);
+                }
+                _ => return false,
             }
-            _ => return false,
+            match link(t, next) {
+                Some((_, after)) => set(&after.lru_prev, prev),
+                None => e.tail = prev,
+            }
+            if let Some((_, first)) = link(t, e.head) {
+                set(&first.lru_prev, l);
+            }
+            set(&r.lru_prev, 0);
+            set(&r.lru_next, e.head);
+            e.head = l;
         }
-        match link(t, next) {
-            Some((_, after)) => set(&after.lru_prev, prev),
-            None => e.tail = prev,
-        }
-        if let Some((_, first)) = link(t, e.head) {
-            set(&first.lru_prev, l);
-        }
-        set(&r.lru_prev, 0);
-        set(&r.lru_next, e.head);
-        e.head = l;
+        set(&r.lru_turn, oldest);
         true
     }
 
@@ -317,6 +353,40 @@ mod tests {
             .take(6)
             .collect();
         assert_eq!(left, [1, 3, 5, 7, 2, 4].map(Pmd));
+    }
+
+    /// What walks brought in is spared for walks that go on, not for ever.
+    #[test]
+    fn the_walk_list_gives_what_is_older_than_the_main_list() {
+        let t = Ranges::new().unwrap();
+        let l = Lru::default();
+        let limit = 64 << 9;
+        let put = |range, list| {
+            t.get_or_map(Pmd(range)).unwrap();
+            l.push(&t, Pmd(range), list);
+        };
+        put(1, List::Main);
+        (2..=6).for_each(|range| put(range, List::Walk));
+        (7..=40).for_each(|range| put(range, List::Main));
+        // Whoever came first leaves first, as long as the walk list is short.
+        for range in 1..=6 {
+            assert_eq!(l.pop(&t, limit, 0), Some(Pmd(range)));
+        }
+        put(41, List::Walk);
+        assert_eq!(l.pop(&t, limit, 0), Some(Pmd(7)));
+        // Whoever is to leave at once leaves before both.
+        assert!(l.hasten(&t, Pmd(41), List::Walk));
+        assert_eq!(l.pop(&t, limit, 0), Some(Pmd(41)));
+        assert_eq!(l.pop(&t, limit, 0), Some(Pmd(8)));
+    }
+
+    #[test]
+    fn shadows_keep_time_and_list() {
+        assert_eq!(Shadow::default().at(), None);
+        for (evicted, from) in [(0, List::Main), (0, List::Walk), (1 << 40, List::Walk)] {
+            let shadow = Shadow::new(evicted, from);
+            assert_eq!((shadow.at(), shadow.from()), (Some(evicted), from));
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::table::{IoState, Range, State};
 use crate::mm::{PageMask, SwapPlace};
+use crate::seal::Nonce;
 use core::mem::offset_of;
 
 /// What of a range's state says where its pages are.
@@ -15,6 +16,7 @@ pub struct Snapshot {
     pub frame: u32,
     pub buffer: u32,
     pub entry: Option<SwapPlace>,
+    pub nonce: Nonce,
 }
 
 /// Where pages of a dead process are that were not in its own memory.
@@ -29,7 +31,7 @@ pub struct Where {
 }
 
 /// Offsets of the fields, in the order of `Snapshot`.
-const OFFSETS: [usize; 8] = {
+const OFFSETS: [usize; 9] = {
     let state = offset_of!(Range, state);
     [
         offset_of!(Range, io),
@@ -40,6 +42,7 @@ const OFFSETS: [usize; 8] = {
         state + offset_of!(State, frame),
         state + offset_of!(State, buffer),
         state + offset_of!(State, entry),
+        state + offset_of!(State, nonce),
     ]
 };
 
@@ -73,7 +76,7 @@ impl Snapshot {
         };
         let mask = |field| PageMask::from_words(core::array::from_fn(|i| at(field, i)));
         Snapshot {
-            io: IoState::from_word(half(0)),
+            io: IoState::below(half(0)),
             present: mask(1),
             swapped: mask(2),
             moving: mask(3),
@@ -81,6 +84,7 @@ impl Snapshot {
             frame: half(5),
             buffer: half(6),
             entry: SwapPlace::from_word(at(7, 0)),
+            nonce: Nonce::from_word(at(8, 0)),
         }
     }
 
@@ -88,7 +92,8 @@ impl Snapshot {
     /// process was killed while it came or went, is still there: that comes first.
     pub fn pages(&self) -> Where {
         let moving = match self.io {
-            IoState::Inactive | IoState::Writing => self.moving.minus(self.held),
+            // What has come back while it was being written may have been changed since.
+            IoState::Inactive | IoState::Writing => self.moving.minus(self.held.or(self.present)),
             _ => PageMask::EMPTY,
         };
         // What is in a frame is newer than its slot; what was resident, too.
@@ -139,11 +144,21 @@ mod tests {
         );
         let swapped = PageMask::of(70..100).or(PageMask::of(120..300));
         assert_eq!(w.swapped, swapped);
+        let back = Snapshot {
+            io: IoState::Writing,
+            present: PageMask::of(0..105),
+            ..s
+        };
+        assert_eq!(
+            back.pages().moving.1,
+            PageMask::of(105..110).or(PageMask::of(111..120))
+        );
         // What is being read is still in its slots.
         for io in [
             IoState::Reading,
             IoState::Filling,
             IoState::Ahead,
+            IoState::Leaving,
             IoState::Idle,
         ] {
             let s = Snapshot { io, ..s };

@@ -2,6 +2,7 @@
 
 use super::lru::{List, Shadow};
 use crate::mm::{PageMask, Pmd, SlotWord, SwapPlace, PMD_NR};
+use crate::seal::{Nonce, Tag};
 use crate::sync::RawLock;
 use crate::sys::futex::{self, Scope};
 use crate::sys::{mem, Errno};
@@ -18,7 +19,13 @@ pub enum IoState {
     Writing = 3,
     Ahead = 4,
     Inactive = 5,
+    Leaving = 6,
+    /// Settled, and held by a hook until the kernel has said what becomes of the pages.
+    Held = 7,
 }
+
+/// In the word beside the state that the range has without it.
+const HELD: u32 = 8;
 
 impl IoState {
     /// No transfer is in flight.
@@ -28,13 +35,22 @@ impl IoState {
 }
 
 impl IoState {
-    pub(super) fn from_word(w: u32) -> IoState {
-        match w {
+    fn from_word(w: u32) -> IoState {
+        match w & HELD {
+            0 => IoState::below(w),
+            _ => IoState::Held,
+        }
+    }
+
+    /// The state, held or not.
+    pub(super) fn below(w: u32) -> IoState {
+        match w & !HELD {
             0 => IoState::Idle,
             1 => IoState::Reading,
             2 => IoState::Filling,
             3 => IoState::Writing,
             4 => IoState::Ahead,
+            6 => IoState::Leaving,
             _ => IoState::Inactive,
         }
     }
@@ -74,6 +90,23 @@ pub enum Huge {
     Unwanted = 2,
 }
 
+/// A set of tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Had(u8);
+
+impl Had {
+    pub const TAGS: Had = Had(1);
+    pub const NONCES: Had = Had(2);
+    pub const SLOTS: Had = Had(4);
+
+    /// False if it was there.
+    pub fn insert(&mut self, table: Had) -> bool {
+        let new = self.0 & table.0 == 0;
+        self.0 |= table.0;
+        new
+    }
+}
+
 /// What is known of one 2 MiB range; fields are read and written under its lock.
 pub struct State {
     pub present: PageMask,
@@ -93,12 +126,15 @@ pub struct State {
     pub buffer: u32,
     /// Somebody faulted while the transfer was in flight.
     pub wanted: bool,
+    /// The folio that is being written is to come back as a whole.
+    pub back: bool,
     /// A read of the whole failed: bring it in page by page, so that only what is bad is lost.
     pub salvage: bool,
-    /// The range has had checksums: their table's page is charged.
-    pub summed: bool,
-    /// The range has had a table of slots: its memory is charged.
-    pub tabled: bool,
+    /// What all pages in `swapped`, and those being written, were sealed with; none where the range's
+    /// table has a nonce for each.
+    pub nonce: Nonce,
+    /// Which tables the range has had: their memory is charged.
+    pub tables: Had,
     /// On the LRU list `list`.
     pub listed: bool,
     pub list: List,
@@ -119,6 +155,7 @@ pub struct Range {
     pub(super) io: AtomicU32,
     pub(super) lru_next: AtomicU32,
     pub(super) lru_prev: AtomicU32,
+    pub(super) lru_turn: AtomicU32,
     pub(super) state: UnsafeCell<State>,
 }
 
@@ -131,8 +168,9 @@ impl Range {
         RangeGuard { range: self }
     }
 
-    /// Sleeps until no transfer is in flight, and returns with the lock; there may still be a
-    /// frame that holds pages (see `swap_cache::settle`). For hooks: an engine thread that ends transfers must not call it.
+    /// Sleeps until no transfer is in flight and nobody holds the range, and returns with the lock;
+    /// there may still be a frame that holds pages (see `swap_cache::settle`). For hooks: an engine
+    /// thread that ends transfers must not call it.
     pub fn lock_settled(&self) -> RangeGuard<'_> {
         loop {
             let g = self.lock();
@@ -152,6 +190,7 @@ impl Range {
 /// needs no system call.
 static WAITERS: AtomicU32 = AtomicU32::new(0);
 
+#[clippy::has_significant_drop]
 pub struct RangeGuard<'a> {
     range: &'a Range,
 }
@@ -167,6 +206,21 @@ impl RangeGuard<'_> {
         if io.is_settled() && WAITERS.load(SeqCst) > 0 {
             futex::wake(&self.range.io, u32::MAX, Scope::Process);
         }
+    }
+
+    /// Faults wait from now on, and the engine leaves the range alone. It is settled.
+    pub fn hold(&mut self) {
+        debug_assert!(self.io().is_settled());
+        self.range.io.fetch_or(HELD, SeqCst);
+    }
+
+    /// The end of `hold`; false if the range was not held.
+    pub fn let_go(&mut self) -> bool {
+        let was = self.range.io.fetch_and(!HELD, SeqCst);
+        if was & HELD != 0 && WAITERS.load(SeqCst) > 0 {
+            futex::wake(&self.range.io, u32::MAX, Scope::Process);
+        }
+        was & HELD != 0
     }
 
     /// The LRU list that the range will be on, if it is on none now.
@@ -207,6 +261,10 @@ pub const LEAF: usize = 1 << LEAF_BITS;
 /// Leaves. 47 bits of addresses, 21 of them inside a range.
 pub const ROOT: usize = 1 << (47 - 21 - LEAF_BITS);
 
+/// Where the nonces are behind a leaf's tags, and the slots; in bytes.
+pub const NONCES_AT: usize = LEAF * size_of::<Tags>();
+pub const SLOTS_AT: usize = NONCES_AT + LEAF * size_of::<Nonces>();
+
 /// What is known of a range without its descriptor. A mapping of many GiB would touch as many
 /// descriptors as it has ranges, and most of them may never be used.
 mod mark {
@@ -224,26 +282,16 @@ pub struct Ranges {
     /// A mark for each range that there can be; touched only as used.
     marks: &'static [AtomicU8],
     root: *mut AtomicPtr<Range>,
-    /// Checksums and slots, mapped beside the leaves: first the sums of all ranges of the leaf, then
-    /// the slots.
-    sums: *mut AtomicPtr<Sums>,
+    /// Tags, nonces and slots, mapped beside the leaves: of all ranges of the leaf first the tags, then
+    /// the nonces, then the slots.
+    tables: *mut AtomicPtr<Tags>,
 }
 
-/// Checksums of the pages of a range, as they were when they were read from swap.
-pub type Sums = [Sum; PMD_NR];
+/// Tags of the pages of a range that are in slots, 8 KiB.
+pub type Tags = [Tag; PMD_NR];
 
-/// A checksum of 56 bits: with 64, all tables together could exceed 0.3 % of the memory that they
-/// are about.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(transparent)]
-pub struct Sum([u8; 7]);
-
-impl Sum {
-    pub fn of(hash: u64) -> Sum {
-        let [sum @ .., _] = hash.to_le_bytes();
-        Sum(sum)
-    }
-}
+/// Nonces of these pages where they were not all sealed at once, 4 KiB.
+pub type Nonces = [Nonce; PMD_NR];
 
 /// Slots of the pages of a range that is not in one cluster. All-zero bytes are valid words.
 pub type SlotTable = [SlotWord; PMD_NR];
@@ -258,17 +306,17 @@ impl Ranges {
         // SAFETY: zero is a valid mark.
         let marks = unsafe { mem::map_table(ROOT * LEAF) }?;
         let root = mem::map_anon(ROOT * size_of::<AtomicPtr<Range>>())?;
-        let sums = mem::map_anon(ROOT * size_of::<AtomicPtr<Sums>>())?;
+        let tables = mem::map_anon(ROOT * size_of::<AtomicPtr<Tags>>())?;
         Ok(Ranges {
             marks,
             root: root as *mut AtomicPtr<Range>,
-            sums: sums as *mut AtomicPtr<Sums>,
+            tables: tables as *mut AtomicPtr<Tags>,
         })
     }
 
-    /// Where the pointers to the leaves are, and those to the leaves' checksums and slots: `ROOT` of each.
+    /// Where the pointers to the leaves are, and those to the leaves' tables: `ROOT` of each.
     pub fn roots(&self) -> [usize; 2] {
-        [self.root as usize, self.sums as usize]
+        [self.root as usize, self.tables as usize]
     }
 
     fn root(&self, pmd: Pmd) -> Option<&AtomicPtr<Range>> {
@@ -362,49 +410,61 @@ impl Ranges {
             .is_err()
         {
             // SAFETY: another thread was first; nobody saw ours.
-            let _ = unsafe { mem::munmap(leaf as usize, bytes) };
+            unsafe { mem::unmap_own(leaf as usize, bytes) };
         }
         Ok(())
     }
 
-    /// The place for a range's checksums; null if there is no memory for them. Only whoever has
-    /// the range's transfer, or its lock while it has none, may use it.
-    pub fn sums(&self, pmd: Pmd) -> *mut Sums {
+    /// The place for the tags of a range's pages; null if there is no memory for them. Only whoever
+    /// has the range's transfer, or its lock while it has none, may use it.
+    pub fn tags(&self, pmd: Pmd) -> *mut Tags {
         match self.tables(pmd) {
-            // SAFETY: the tables begin with LEAF elements of sums.
+            // SAFETY: the tables begin with LEAF elements of tags.
             Some(leaf) => unsafe { leaf.add(pmd.0 as usize & (LEAF - 1)) },
             None => core::ptr::null_mut(),
         }
     }
 
-    /// The place for a range's table of slots, as `sums`.
+    /// The place for a range's table of nonces, as `tags`.
+    pub fn nonces(&self, pmd: Pmd) -> *mut Nonces {
+        match self.tables(pmd) {
+            // SAFETY: behind LEAF elements of tags the tables have LEAF of nonces.
+            Some(leaf) => unsafe {
+                let nonces = leaf.byte_add(NONCES_AT) as *mut Nonces;
+                nonces.add(pmd.0 as usize & (LEAF - 1))
+            },
+            None => core::ptr::null_mut(),
+        }
+    }
+
+    /// The place for a range's table of slots, as `tags`.
     pub fn slots(&self, pmd: Pmd) -> *mut SlotTable {
         match self.tables(pmd) {
-            // SAFETY: behind LEAF elements of sums the tables have LEAF of slots.
+            // SAFETY: behind LEAF elements of nonces the tables have LEAF of slots.
             Some(leaf) => unsafe {
-                let slots = leaf.add(LEAF) as *mut SlotTable;
+                let slots = leaf.byte_add(SLOTS_AT) as *mut SlotTable;
                 slots.add(pmd.0 as usize & (LEAF - 1))
             },
             None => core::ptr::null_mut(),
         }
     }
 
-    fn tables(&self, pmd: Pmd) -> Option<*mut Sums> {
+    fn tables(&self, pmd: Pmd) -> Option<*mut Tags> {
         let i = (pmd.0 >> LEAF_BITS) as usize;
         if i >= ROOT {
             return None;
         }
         // SAFETY: inside the table, which is never unmapped.
-        let slot = unsafe { &*self.sums.add(i) };
+        let slot = unsafe { &*self.tables.add(i) };
         if slot.load(Acquire).is_null() {
-            let bytes = LEAF * (size_of::<Sums>() + size_of::<SlotTable>());
+            let bytes = SLOTS_AT + LEAF * size_of::<SlotTable>();
             let leaf = mem::map_anon(bytes).ok()?;
             if slot
-                .compare_exchange(core::ptr::null_mut(), leaf as *mut Sums, AcqRel, Acquire)
+                .compare_exchange(core::ptr::null_mut(), leaf as *mut Tags, AcqRel, Acquire)
                 .is_err()
             {
                 // SAFETY: another thread was first; nobody saw ours.
-                let _ = unsafe { mem::munmap(leaf as usize, bytes) };
+                unsafe { mem::unmap_own(leaf as usize, bytes) };
             }
         }
         Some(slot.load(Acquire))
@@ -438,9 +498,9 @@ impl Ranges {
 }
 
 const _: () = assert!(PMD_NR == 512);
-const _: () = assert!(size_of::<Range>() <= 448);
-/// With a mark at most 0.3 % of 2 MiB.
-const _: () = assert!(size_of::<Range>() + size_of::<Sums>() + size_of::<SlotTable>() < 3 * 2097);
+const _: () = assert!(size_of::<Range>() <= 512);
+/// With a mark at most 0.71 % of 2 MiB; 0.42 % where a folio comes and goes whole.
+const _: () = assert!(size_of::<Range>() + SLOTS_AT / LEAF + size_of::<SlotTable>() < 14_889);
 
 #[cfg(test)]
 mod tests {

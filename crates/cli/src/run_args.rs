@@ -14,8 +14,8 @@ The exit status is the program's; 128 + N where signal N ended it.
 
   hugeswap run --memory 512M --swap /var/tmp -- python3 sort.py")]
 pub struct RunArgs {
-    /// Memory that the program's data may occupy, as in 512M or 1.5G [default: half of what is available]
-    #[arg(long, value_name = "SIZE")]
+    /// Memory that the program's data may occupy, as in 512M or 1.5G [default: what the memory group leaves, or half of what is available]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub memory: Option<Size>,
 
     /// Where the rest goes: a directory, a file, a block device, or 'ram'; may be repeated [default: a directory on a disk]
@@ -23,12 +23,16 @@ pub struct RunArgs {
     pub swap: Vec<SwapSpec>,
 
     /// Most that may be swapped out, over all of --swap
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub swap_size: Option<Size>,
 
     /// How much of a huge page comes back at a fault; docs/swap-in.md says more
     #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
     pub swapin: SwapInArg,
+
+    /// Leave what goes to swap readable for who has the disk; it is checked all the same
+    #[arg(long)]
+    pub no_encrypt: bool,
 
     /// Write counters to this file as JSON, every second and at the end
     #[arg(long, value_name = "FILE")]

@@ -5,10 +5,11 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use hugeswap::control::{Control, DeviceEntry, Phase, Usage, ENV, LIVE, NEW, SEGMENT_BYTES};
+use hugeswap::control::link::{Address, ENV};
+use hugeswap::control::{Control, DeviceEntry, Phase, Usage, SEGMENT_BYTES};
 use hugeswap::mm::PAGE_SIZE;
 
 use crate::bench::progress::Progress;
@@ -76,7 +77,7 @@ fn finish(result: Result<(), String>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("hugeswap: {message}");
+            errln!("hugeswap: {message}");
             ExitCode::FAILURE
         }
     }
@@ -160,22 +161,17 @@ fn of_hugeswap(pid: u32) -> Option<PathBuf> {
 fn of_program(pid: u32) -> Option<PathBuf> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let name = format!("{ENV}=");
-    let path = environment
+    let address = environment
         .split(|&b| b == 0)
-        .find_map(|e| e.strip_prefix(name.as_bytes()))?;
-    let path = PathBuf::from(std::str::from_utf8(path).ok()?);
-    path.exists().then_some(path)
+        .find_map(|e| e.strip_prefix(name.as_bytes()))
+        .and_then(Address::parse)?;
+    let path = PathBuf::from(std::str::from_utf8(address.path()).ok()?);
+    of_supervisor(supervisor_of(&path)?)
 }
 
 /// "/proc/123/fd/4" -> 123
-fn supervisor_of(control: &Path) -> Option<u32> {
-    control
-        .components()
-        .nth(2)?
-        .as_os_str()
-        .to_str()?
-        .parse()
-        .ok()
+fn supervisor_of(file: &Path) -> Option<u32> {
+    file.components().nth(2)?.as_os_str().to_str()?.parse().ok()
 }
 
 fn open(path: &Path) -> Result<Run, String> {
@@ -239,14 +235,7 @@ impl Run {
 
     /// Bytes in swap, of all living processes.
     fn swapped(&self) -> u64 {
-        self.live().map(|p| p.stats.swapped_bytes.get()).sum()
-    }
-
-    fn live(&self) -> impl Iterator<Item = &'static hugeswap::control::Proc> {
-        self.control
-            .procs
-            .iter()
-            .filter(|p| matches!(p.state.load(Acquire), LIVE | NEW))
+        self.control.totals.swapped_bytes.load(Relaxed)
     }
 
     /// What keeps the device from being swapped off, if anything does.
@@ -266,15 +255,12 @@ impl Run {
                 (devices[o].segments() as u64 * SEGMENT_BYTES).saturating_sub(taken(&devices[o]))
             })
             .sum();
-        let charged: i64 = self
-            .live()
-            .map(|p| p.charged_pages.load(Relaxed).max(0))
-            .sum();
+        let charged = self.control.totals.charged_pages.load(Relaxed);
         let memory = self
             .control
             .settings
             .limit_bytes
-            .saturating_sub(charged as u64 * PAGE_SIZE as u64);
+            .saturating_sub(charged * PAGE_SIZE as u64);
         let needed = taken(&devices[d]).min(self.swapped());
         if needed > others + memory {
             return Err(format!(
@@ -301,12 +287,12 @@ impl Run {
             u if u.phase == Phase::Leaving => u,
             _ => return Err(format!("'{}' is off already", name(entry))),
         };
-        self.control.call_processes();
+        self.control.call();
         let watched = self.watch(entry, usage, &interrupt);
         if watched.is_err() {
             // Refused if it is off by now, which is as well.
             entry.change(usage, Phase::On);
-            self.control.call_processes();
+            self.control.call();
         }
         watched
     }
@@ -319,7 +305,7 @@ impl Run {
         interrupt: &Interrupt,
     ) -> Result<(), String> {
         let began = Instant::now();
-        let moved = || -> u64 { self.live().map(|p| p.stats.swapoff_pages.get()).sum() };
+        let moved = || self.control.totals.swapoff_pages.load(Relaxed);
         let before = moved();
         let mut last = (0, 0, began);
         let mut progress = Progress::new();
@@ -368,7 +354,7 @@ impl Run {
                 Phase::Releasing if self.is_going_on() => std::thread::sleep(LOOK),
                 _ => {
                     entry.change(usage, Phase::On);
-                    self.control.call_processes();
+                    self.control.call();
                 }
             }
         }

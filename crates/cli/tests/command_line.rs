@@ -2,7 +2,7 @@
 //! argument, exit statuses.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 fn hugeswap(line: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_hugeswap"))
@@ -27,7 +27,7 @@ fn refused(line: &[&str]) -> String {
 
 #[test]
 fn wrong_arguments_get_one_line() {
-    let cases: [(&[&str], &str); 18] = [
+    let cases: [(&[&str], &str); 20] = [
         (&[], "hugeswap: say what to do: run, swapoff, swapon, doctor, promote or bench (see 'hugeswap --help')"),
         (&["walk"], "hugeswap: unrecognized subcommand 'walk' (see 'hugeswap --help')"),
         (
@@ -58,6 +58,16 @@ fn wrong_arguments_get_one_line() {
             &["run", "--memory", "0", "true"],
             "hugeswap: --memory: a size of zero: give at least one byte, as in 512M \
              (see 'hugeswap run --help')",
+        ),
+        (
+            &["run", "--memory", "-1", "true"],
+            "hugeswap: --memory: '-1' is not a size: write a number with K, M, G or T, \
+             as in 512M or 1.5G (see 'hugeswap run --help')",
+        ),
+        (
+            &["bench", "huge-copy", "--footprint", "0"],
+            "hugeswap: --footprint: '0' is not a number of MiB from 1 to 1048576 \
+             (see 'hugeswap bench huge-copy --help')",
         ),
         (
             &["run", "--swap-size=1.5", "true"],
@@ -96,7 +106,7 @@ fn wrong_arguments_get_one_line() {
         ),
         (
             &["bench", "swap-w-seq", "--swap", "ram", "--memory", "1M"],
-            "hugeswap: --memory 1M is too little to run anything: give 16M or more",
+            "hugeswap: --memory 1M is too little to run anything: give 64M or more",
         ),
         (
             &["bench", "swap-w-seq", "--swap", "ram", "--against", "file"],
@@ -140,12 +150,51 @@ fn manual_pages_and_completions() {
     assert!(stdout(&hugeswap(&["man"])).contains(".TH hugeswap 1"));
     assert!(stdout(&hugeswap(&["man", "run"])).contains("hugeswap\\-run"));
     assert!(stdout(&hugeswap(&["man", "promote"])).contains("overhead"));
+    assert!(stdout(&hugeswap(&["man", "run"])).contains("EXIT STATUS"));
+    assert!(stdout(&hugeswap(&["man", "bench", "swap-w-seq"])).contains("rounds"));
     refused(&["man", "walk"]);
+    refused(&["man", "bench", "walk"]);
     for shell in ["bash", "zsh", "fish"] {
         let script = stdout(&hugeswap(&["completions", shell]));
         assert!(
             script.contains("--stats-json") || script.contains("stats-json"),
             "{shell}"
+        );
+        assert!(!script.contains("janitor"), "{shell}");
+    }
+}
+
+/// Each command, where nobody reads what it prints, and where nothing can be written.
+#[test]
+fn output_that_fails() {
+    for line in [
+        &["doctor"][..],
+        &["doctor", "--json"],
+        &["man", "run"],
+        &["completions", "bash"],
+        &["bench", "policies", "--help"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let run = |out: Stdio| {
+            let output = Command::new(env!("CARGO_BIN_EXE_hugeswap"))
+                .args(line)
+                .stdout(out)
+                .output()
+                .unwrap();
+            let errors = String::from_utf8(output.stderr).unwrap();
+            (output.status.code(), errors)
+        };
+        let help = line.contains(&"--help");
+        let (status, errors) = run(writer.into());
+        assert!(errors.is_empty(), "{line:?}: {errors}");
+        assert!(help || status == Some(141), "{line:?}: {status:?}");
+        let full = std::fs::File::create("/dev/full").unwrap();
+        let (status, errors) = run(full.into());
+        assert!(help || status == Some(1), "{line:?}: {status:?}");
+        assert!(
+            help || errors.contains("can't write to standard output"),
+            "{line:?}: {errors}"
         );
     }
 }

@@ -24,7 +24,8 @@ unsafe impl Allocator for Pages {
     }
     fn free(&self, ptr: *mut u8, size: usize) -> bool {
         // SAFETY: the allocator gives back a region that `alloc` made.
-        unsafe { mem::munmap(ptr as usize, size) }.is_ok()
+        unsafe { mem::unmap_own(ptr as usize, size) };
+        true
     }
     fn can_release_part(&self, _: u32) -> bool {
         false

@@ -1,6 +1,6 @@
 //! The program's heap by brk, in memory of the window: sqlite, for one, uses nothing else.
 
-use crate::hooks;
+use crate::{lock, map};
 use hugeswap::engine::Engine;
 use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
 use hugeswap::sync::Mutex;
@@ -57,7 +57,7 @@ fn limit() -> usize {
 }
 
 /// As brk(3): 0, or ENOMEM.
-pub fn brk(e: &Engine, addr: usize) -> Result<usize, Errno> {
+pub fn brk(e: &Engine, bell: usize, addr: usize) -> Result<usize, Errno> {
     let mut h = HEAP.lock();
     if h.start == 0 {
         return Err(Errno(libc::ENOSYS));
@@ -83,14 +83,15 @@ pub fn brk(e: &Engine, addr: usize) -> Result<usize, Errno> {
         let from = addr.next_multiple_of(PAGE_SIZE);
         let to = h.now.next_multiple_of(PAGE_SIZE);
         if from < to {
-            hooks::clear(e, from, to - from)?;
-            // SAFETY: the program gave it up; what it had protected there is forgotten with it.
-            unsafe {
-                hooks::drop_memory(from, to - from)?;
-                hooks::protect(from, to - from, hooks::RW)?;
-            }
-            e.set_writable(from, to - from, true)?;
+            // What the program had protected there is forgotten with it.
+            map::map_heap_anew(e, bell, from, to)?;
         }
+    }
+    // Under mlockall(MCL_FUTURE).
+    let from = h.now.next_multiple_of(PAGE_SIZE);
+    let to = addr.next_multiple_of(PAGE_SIZE);
+    if from < to {
+        lock::mapped(e, from, to - from).map_err(|_| Errno::ENOMEM)?;
     }
     h.now = addr;
     // SAFETY: the C library's own variable.

@@ -30,6 +30,9 @@ pub unsafe extern "C" fn clone(
 ) -> i32 {
     let plain = flags & libc::CLONE_VM != 0 || hugeswap::engine::get().is_none();
     let (Some(body), false, false) = (body, stack.is_null(), plain) else {
+        if flags & libc::CLONE_CHILD_CLEARTID != 0 {
+            crate::calls::keep(child_tid as usize, size_of::<i32>());
+        }
         // SAFETY: a plain look-up; the function of that name, with the caller's arguments.
         unsafe {
             let real = libc::dlsym(libc::RTLD_NEXT, c"clone".as_ptr());

@@ -2,14 +2,16 @@
 //!
 //! A hook runs with all signals blocked, on a stack of ours: the program's own stack may lie in
 //! managed memory, and a hook that held a lock while touching a swapped page of it would wait for
-//! the handler, and the handler for the lock.
+//! the handler, and the handler for the lock. Signals are blocked before the first function of ours and
+//! let in after the last: no handler can leave one half done.
 
-use crate::{deputy, hooks, release, sandbox};
+use crate::state::state;
+use crate::{advise, deputy, hooks, sandbox};
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use hugeswap::engine::DOORBELLS;
 use hugeswap::sys::futex::{self, Scope};
-use hugeswap::sys::{mem, thread, Errno};
+use hugeswap::sys::{mem, Errno};
 
 const STACK: usize = 64 << 10;
 const _: () = assert!(DOORBELLS == 64);
@@ -44,6 +46,11 @@ pub const CLONE3: usize = 14;
 pub const SANDBOX: usize = 15;
 /// The program registers memory with a userfaultfd of its own.
 pub const RELEASE: usize = 16;
+pub const PROCESS_MADVISE: usize = 20;
+pub const SHMAT: usize = 21;
+pub const SHMDT: usize = 22;
+/// This thread ends: the kernel goes through its list of robust mutexes.
+pub const THREAD_ENDS: usize = 17;
 
 /// A call, on the hook's stack.
 #[repr(C)]
@@ -52,7 +59,8 @@ pub struct Frame {
     pub call: usize,
     /// What the call returns, `-errno` on failure.
     pub result: i64,
-    mask: u64,
+    /// The call is none of ours: it is made as it is, once the hook is over.
+    direct: bool,
     index: usize,
 }
 
@@ -131,16 +139,19 @@ fn come_in() {
 /// A hook is over; its stack was `index`.
 fn go_out(index: usize) {
     FREE.fetch_or(1 << index, AcqRel);
+    leave();
+}
+
+fn leave() {
     ACTIVE.fetch_sub(1, AcqRel);
     if FORKING.load(Acquire) == 1 {
         futex::wake(&ACTIVE, u32::MAX, Scope::Process);
     }
 }
 
-/// On the program's stack: blocks signals and finds a stack for the hook.
+/// On the program's stack: finds a stack for the hook.
 #[no_mangle]
 unsafe extern "C" fn hugeswap_hook_begin(args: *const usize) -> *mut Frame {
-    let mask = thread::block_signals();
     come_in();
     let index = take_stack();
     let top = BASE.load(Relaxed) + (index + 1) * STACK;
@@ -151,7 +162,7 @@ unsafe extern "C" fn hugeswap_hook_begin(args: *const usize) -> *mut Frame {
             args: core::array::from_fn(|i| *args.add(i)),
             call: *args.add(6),
             result: 0,
-            mask,
+            direct: false,
             index,
         });
     }
@@ -165,19 +176,24 @@ pub fn on_behalf(call: usize, args: [usize; 6]) -> i64 {
         args,
         call,
         result: 0,
-        mask: 0,
+        direct: false,
         index: take_stack(),
     };
-    hooks::run(&mut frame);
+    run(&mut frame);
     go_out(frame.index);
-    frame.result
+    finish(&frame)
 }
 
 /// On the program's stack, where a filter forbids what a hook needs: the deputy runs it.
 #[no_mangle]
-unsafe extern "C" fn hugeswap_hook_delegate(args: *const usize) -> i64 {
+unsafe extern "C-unwind" fn hugeswap_hook_delegate(args: *const usize) -> i64 {
     // SAFETY: the entry stored seven words at `args`.
-    let (call, a) = unsafe { (*args.add(6), core::array::from_fn(|i| *args.add(i))) };
+    let (call, mut a): (usize, [usize; 6]) =
+        unsafe { (*args.add(6), core::array::from_fn(|i| *args.add(i))) };
+    if call == PROCESS_MADVISE {
+        // The deputy has a table of its own, in which the number is another's.
+        a[0] = advise::name_self(a[0]);
+    }
     let refused = sandbox::refused(call, a);
     to_c(
         refused
@@ -201,128 +217,52 @@ unsafe extern "C" fn hugeswap_hook_plain(args: *const usize) -> i64 {
 #[no_mangle]
 unsafe extern "C" fn hugeswap_hook_run(f: *mut Frame) {
     // SAFETY: the frame that `begin` made.
-    hooks::run(unsafe { &mut *f });
+    run(unsafe { &mut *f });
+}
+
+fn run(f: &mut Frame) {
+    f.direct = state().lock().is_elsewhere(f.call, f.args);
+    if !f.direct {
+        hooks::run(f);
+    }
+}
+
+/// After the hook: what a call gave. One that is made as it is holds neither the gate nor a stack: it may
+/// wait for a thread of the program's that serves a userfaultfd, and that one may fork, or wait for us.
+fn finish(f: &Frame) -> i64 {
+    if f.direct {
+        hooks::plain(f.call, f.args)
+    } else {
+        f.result
+    }
+}
+
+/// Makes a call in a hook that may wait for another thread of the program's: forks do not wait for it.
+/// No lock may be held.
+pub fn outside<R>(call: impl FnOnce() -> R) -> R {
+    leave();
+    let r = call();
+    come_in();
+    r
 }
 
 /// On the program's stack again.
 #[no_mangle]
 unsafe extern "C" fn hugeswap_hook_end(f: *mut Frame) -> i64 {
     // SAFETY: the frame that `begin` made; it is not used after its stack was given back.
-    let (result, mask, index) = unsafe { ((*f).result, (*f).mask, (*f).index) };
-    go_out(index);
-    thread::restore_signals(mask);
-    to_c(result)
-}
-
-/// `syscall(SYS_seccomp, ...)`. A filter for all threads is one for the caller where the program has
-/// no other: the engine's threads need calls that the program does not, and refuse it.
-#[no_mangle]
-extern "C" fn hugeswap_seccomp(
-    nr: i64,
-    operation: usize,
-    flags: usize,
-    filter: usize,
-    a3: usize,
-    a4: usize,
-) -> i64 {
-    const FOR_ALL: usize =
-        (libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_TSYNC_ESRCH) as usize;
-    let for_all = operation == libc::SECCOMP_SET_MODE_FILTER as usize
-        && flags & libc::SECCOMP_FILTER_FLAG_TSYNC as usize != 0;
-    let alone = || hugeswap::engine::get().is_some_and(|e| e.threads_of_program() == 1);
-    let flags = if for_all && alone() {
-        flags & !FOR_ALL
-    } else {
-        flags
-    };
-    match operation as u32 {
-        libc::SECCOMP_SET_MODE_FILTER => tell_of(filter),
-        libc::SECCOMP_SET_MODE_STRICT => tell_of(0),
-        _ => {}
-    }
-    // SAFETY: the call that the program asked for, with its arguments.
-    to_c(unsafe { hugeswap::sys::syscall::raw(nr, [operation, flags, filter, a3, a4, 0]) })
-}
-
-/// A hook notes the filter. What it is worth the kernel says, and nothing is changed of it, nor errno.
-fn tell_of(filter: usize) {
-    if hugeswap::engine::get().is_none() {
-        return;
-    }
-    // SAFETY: the thread's errno; the entry of a hook, which reads the filter with care.
-    unsafe {
-        let errno = *libc::__errno_location();
-        hugeswap_entry_sandbox(filter);
-        *libc::__errno_location() = errno;
-    }
-}
-
-/// `prctl`, and below it `syscall(SYS_prctl, ...)`.
-#[no_mangle]
-extern "C" fn hugeswap_prctl(option: i32, a1: usize, a2: usize, a3: usize, a4: usize) -> i64 {
-    if option == libc::PR_SET_SECCOMP {
-        match a1 as u32 {
-            libc::SECCOMP_MODE_FILTER => tell_of(a2),
-            libc::SECCOMP_MODE_STRICT => tell_of(0),
-            _ => {}
-        }
-    }
-    let args = [option as usize, a1, a2, a3, a4, 0];
-    // SAFETY: the call that the program asked for, with its arguments.
-    to_c(unsafe { hugeswap::sys::syscall::raw(libc::SYS_prctl, args) })
-}
-
-/// The address of what stands for the C library's `prctl`.
-pub fn prctl() -> usize {
-    hugeswap_prctl as extern "C" fn(i32, usize, usize, usize, usize) -> i64 as usize
-}
-
-#[no_mangle]
-extern "C" fn hugeswap_syscall_prctl(
-    _nr: i64,
-    option: i32,
-    a1: usize,
-    a2: usize,
-    a3: usize,
-    a4: usize,
-) -> i64 {
-    hugeswap_prctl(option, a1, a2, a3, a4)
-}
-
-/// `ioctl`, and below it `syscall(SYS_ioctl, ...)`.
-#[no_mangle]
-extern "C" fn hugeswap_ioctl(fd: i32, request: usize, arg: usize) -> i64 {
-    if request == release::REGISTER && hugeswap::engine::get().is_some() {
-        // SAFETY: the thread's errno; the entry of a hook, which reads the argument with care.
-        unsafe {
-            let errno = *libc::__errno_location();
-            hugeswap_entry_release(arg);
-            *libc::__errno_location() = errno;
-        }
-    }
-    let args = [fd as usize, request, arg, 0, 0, 0];
-    // SAFETY: the call that the program asked for, with its arguments.
-    to_c(unsafe { hugeswap::sys::syscall::raw(libc::SYS_ioctl, args) })
-}
-
-/// The address of what stands for the C library's `ioctl`.
-pub fn ioctl() -> usize {
-    hugeswap_ioctl as extern "C" fn(i32, usize, usize) -> i64 as usize
-}
-
-#[no_mangle]
-extern "C" fn hugeswap_syscall_ioctl(_nr: i64, fd: i32, request: usize, arg: usize) -> i64 {
-    hugeswap_ioctl(fd, request, arg)
+    let f = unsafe { f.read() };
+    go_out(f.index);
+    to_c(finish(&f))
 }
 
 /// The C function `syscall` ended with this error.
 #[no_mangle]
-extern "C" fn hugeswap_syscall_failed(result: i64) -> i64 {
+extern "C-unwind" fn hugeswap_syscall_failed(result: i64) -> i64 {
     to_c(result)
 }
 
 /// As C functions return: -1 and errno.
-fn to_c(result: i64) -> i64 {
+pub fn to_c(result: i64) -> i64 {
     if (-4095..0).contains(&result) {
         // SAFETY: the thread's errno, as the C function that we stand for sets it.
         unsafe { *libc::__errno_location() = -result as i32 };
@@ -336,8 +276,10 @@ global_asm!(
     ".global \\name",
     ".hidden \\name",
     "\\name:",
+    ".cfi_startproc",
     "mov eax, \\number",
     "jmp hugeswap_hook_common",
+    ".cfi_endproc",
     ".endm",
     "hugeswap_entry hugeswap_entry_mmap, 0",
     "hugeswap_entry hugeswap_entry_munmap, 1",
@@ -355,6 +297,10 @@ global_asm!(
     "hugeswap_entry hugeswap_entry_clone, 13",
     "hugeswap_entry hugeswap_entry_sandbox, 15",
     "hugeswap_entry hugeswap_entry_release, 16",
+    "hugeswap_entry hugeswap_entry_process_madvise, 20",
+    "hugeswap_entry hugeswap_entry_shmat, 21",
+    "hugeswap_entry hugeswap_entry_shmdt, 22",
+    "hugeswap_entry hugeswap_entry_thread_ends, 17",
     // syscall(2). Calls that change the address space go the same way as their functions: the
     // arguments move down by one. A clone that shares memory or brings a stack stays what it is.
     ".macro hugeswap_number nr, number",
@@ -365,6 +311,7 @@ global_asm!(
     ".global hugeswap_entry_syscall",
     ".hidden hugeswap_entry_syscall",
     "hugeswap_entry_syscall:",
+    ".cfi_startproc",
     "hugeswap_number 9, 0",
     "hugeswap_number 11, 1",
     "hugeswap_number 10, 2",
@@ -376,16 +323,28 @@ global_asm!(
     "hugeswap_number 325, 9",
     "hugeswap_number 151, 10",
     "hugeswap_number 152, 11",
-    "cmp rdi, 56",
-    "je 2f",
-    "cmp rdi, 435",
-    "je 3f",
+    "hugeswap_number 440, 20",
+    "hugeswap_number 30, 21",
+    "hugeswap_number 67, 22",
     "cmp rdi, 317",
     "je hugeswap_seccomp",
     "cmp rdi, 157",
     "je hugeswap_syscall_prctl",
     "cmp rdi, 16",
     "je hugeswap_syscall_ioctl",
+    // clone, clone3, set_tid_address, set_robust_list, rseq, exit.
+    "cmp rdi, 56",
+    "je 2f",
+    "cmp rdi, 435",
+    "je 2f",
+    "cmp rdi, 218",
+    "je 2f",
+    "cmp rdi, 273",
+    "je 2f",
+    "cmp rdi, 334",
+    "je 2f",
+    "cmp rdi, 60",
+    "je 2f",
     "1: mov rax, rdi",
     "mov rdi, rsi",
     "mov rsi, rdx",
@@ -398,28 +357,47 @@ global_asm!(
     "cmp rax, -4095",
     "jae hugeswap_syscall_failed",
     "ret",
-    "2: mov eax, 13",
-    "test rdx, rdx",
-    "jnz 1b",
-    "test rsi, 0x100",
-    "jz 4f",
-    "jmp 1b",
-    "3: mov eax, 14",
-    "cmp qword ptr [rsi+40], 0",
-    "jne 1b",
-    "test qword ptr [rsi], 0x100",
-    "jnz 1b",
+    "2: sub rsp, 56",
+    ".cfi_adjust_cfa_offset 56",
+    "mov [rsp], rdi",
+    "mov [rsp+8], rsi",
+    "mov [rsp+16], rdx",
+    "mov [rsp+24], rcx",
+    "mov [rsp+32], r8",
+    "mov [rsp+40], r9",
+    "call hugeswap_watched",
+    "mov rdi, [rsp]",
+    "mov rsi, [rsp+8]",
+    "mov rdx, [rsp+16]",
+    "mov rcx, [rsp+24]",
+    "mov r8, [rsp+32]",
+    "mov r9, [rsp+40]",
+    "add rsp, 56",
+    ".cfi_adjust_cfa_offset -56",
+    "test eax, eax",
+    "jz 1b",
     "4: mov rdi, rsi",
     "mov rsi, rdx",
     "mov rdx, rcx",
     "mov rcx, r8",
     "mov r8, r9",
     "mov r9, [rsp+8]",
+    "jmp hugeswap_hook_common",
+    ".cfi_endproc",
+    // The program's registers are kept by what this calls; what the unwinder needs is said, because a
+    // handler of a signal that comes before all are blocked, or after, may end the thread.
     "hugeswap_hook_common:",
+    ".cfi_startproc",
     "push rbp",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset rbp, -16",
     "mov rbp, rsp",
+    ".cfi_def_cfa_register rbp",
     "push rbx",
+    ".cfi_offset rbx, -24",
     "push r12",
+    ".cfi_offset r12, -32",
+    // Seven words for the hook, and the signals that the program has blocked.
     "sub rsp, 64",
     "mov [rsp], rdi",
     "mov [rsp+8], rsi",
@@ -443,7 +421,15 @@ global_asm!(
     "je 5f",
     "cmp eax, 14",
     "jne 6f",
-    "5: call hugeswap_hook_begin",
+    // rt_sigprocmask(SIG_SETMASK, all, old, 8), here: no function of ours is ever interrupted.
+    "5: mov eax, 14",
+    "mov edi, 2",
+    "lea rsi, [rip + hugeswap_all_signals]",
+    "lea rdx, [rsp+56]",
+    "mov r10d, 8",
+    "syscall",
+    "mov rdi, rsp",
+    "call hugeswap_hook_begin",
     "mov rbx, rax",
     "mov r12, rsp",
     "mov rsp, rax",
@@ -452,16 +438,33 @@ global_asm!(
     "mov rsp, r12",
     "mov rdi, rbx",
     "call hugeswap_hook_end",
+    "mov rbx, rax",
+    "mov eax, 14",
+    "mov edi, 2",
+    "lea rsi, [rsp+56]",
+    "xor edx, edx",
+    "mov r10d, 8",
+    "syscall",
+    "mov rax, rbx",
     "1:",
     "add rsp, 64",
     "pop r12",
     "pop rbx",
     "pop rbp",
+    ".cfi_remember_state",
+    ".cfi_restore rbp",
+    ".cfi_restore rbx",
+    ".cfi_restore r12",
+    ".cfi_def_cfa rsp, 8",
     "ret",
+    ".cfi_restore_state",
     "2: call hugeswap_hook_plain",
     "jmp 1b",
     "6: call hugeswap_hook_delegate",
     "jmp 1b",
+    ".cfi_endproc",
+    ".balign 8",
+    "hugeswap_all_signals: .quad -1",
     delegating = sym deputy::DELEGATING,
 );
 
@@ -479,6 +482,9 @@ extern "C" {
     pub fn hugeswap_entry_mlockall();
     pub fn hugeswap_entry_munlockall();
     pub fn hugeswap_entry_syscall();
+    pub fn hugeswap_entry_process_madvise();
+    pub fn hugeswap_entry_shmat();
+    pub fn hugeswap_entry_shmdt();
     pub fn hugeswap_entry_clone(
         flags: usize,
         stack: usize,
@@ -486,7 +492,8 @@ extern "C" {
         child_tid: usize,
         tls: usize,
     ) -> i64;
-    fn hugeswap_entry_sandbox(filter: usize) -> i64;
-    fn hugeswap_entry_release(registration: usize) -> i64;
+    pub fn hugeswap_entry_sandbox(filter: usize) -> i64;
+    pub fn hugeswap_entry_release(registration: usize, refused: usize) -> i64;
     pub fn hugeswap_entry_pin(addr: usize, len: usize) -> i64;
+    pub fn hugeswap_entry_thread_ends() -> i64;
 }

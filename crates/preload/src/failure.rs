@@ -1,7 +1,7 @@
 //! A bug of ours must never leave the program hanging: it ends with a message.
 
 use core::fmt::Write;
-use hugeswap::control::Control;
+use hugeswap::control;
 use hugeswap::sys::thread::{self, Files};
 
 /// EX_SOFTWARE.
@@ -23,8 +23,8 @@ impl Write for Line {
 }
 
 /// From now on a panic in this library is logged, and ends the program.
-pub fn report_to(control: &'static Control) {
-    std::panic::set_hook(Box::new(move |info| {
+pub fn report() {
+    std::panic::set_hook(Box::new(|info| {
         let mut line = Line {
             bytes: [0; 240],
             len: 0,
@@ -38,7 +38,10 @@ pub fn report_to(control: &'static Control) {
             place.map_or("?", |p| p.file()),
             place.map_or(0, |p| p.line()),
         );
-        control.log(core::str::from_utf8(&line.bytes[..line.len]).unwrap_or("a bug in hugeswap"));
+        let text = core::str::from_utf8(&line.bytes[..line.len]);
+        if let Some(run) = control::current() {
+            run.log(text.unwrap_or("a bug in hugeswap"));
+        }
         thread::exit_group(EXIT_BUG);
     }));
 }

@@ -1,8 +1,11 @@
 //! fork, in the place of the C library's `_Fork`: the clone itself and what must be around it.
 //! The C library's fork (handlers, locks of streams and malloc) calls it and goes on unchanged.
 
+use crate::clone_args::CloneArgs;
 use crate::entry::{self, Frame};
+use core::sync::atomic::{AtomicIsize, Ordering::Relaxed};
 use hugeswap::engine::Engine;
+use hugeswap::sys::maps::MapsFile;
 use hugeswap::sys::syscall::{check, raw};
 use hugeswap::sys::Errno;
 
@@ -16,8 +19,14 @@ fn thread_pointer() -> usize {
     tp
 }
 
+/// This thread's number, as the C library knows it.
+pub fn tid() -> u32 {
+    // SAFETY: inside the thread structure, which is larger than this (`is_known`).
+    unsafe { ((thread_pointer() + TID) as *const u32).read() }
+}
+
 /// The head of this thread's robust mutexes, as the kernel knows it.
-fn robust_head() -> Option<(usize, usize)> {
+pub fn robust_head() -> Option<(usize, usize)> {
     let (mut head, mut len) = (0usize, 0usize);
     // SAFETY: the variables outlive the call.
     unsafe {
@@ -36,16 +45,38 @@ fn robust_head() -> Option<(usize, usize)> {
 
 /// Whether this C library keeps its thread structure as we know it.
 pub fn is_known() -> bool {
-    // SAFETY: inside the thread structure, which is larger than this.
-    let tid = unsafe { ((thread_pointer() + TID) as *const u32).read() };
-    tid == hugeswap::sys::thread::gettid()
+    tid() == hugeswap::sys::thread::gettid()
         && robust_head().is_some_and(|(h, _)| h == thread_pointer() + TID + 16)
 }
 
+/// Where glibc has the rseq area, from the thread pointer.
+static RSEQ: AtomicIsize = AtomicIsize::new(0);
+
+/// In the constructor.
+pub fn find_rseq() {
+    // SAFETY: a plain look-up of a constant of the C library's (2.35 and later).
+    unsafe {
+        let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()) as *const isize;
+        if let Some(offset) = offset.as_ref() {
+            RSEQ.store(*offset, Relaxed);
+        }
+    }
+}
+
+/// What of this thread the kernel reads and writes: its number, the head of its robust mutexes, its rseq
+/// area. It stays resident.
+pub fn keep_kernels_words(e: &Engine) {
+    let tp = thread_pointer();
+    let rseq = tp.wrapping_add_signed(RSEQ.load(Relaxed));
+    for (at, len) in [(tp, crate::resident::THREAD), (rseq, 32)] {
+        let _ = crate::lock::pin(e, at, len);
+    }
+}
+
 pub fn fork(e: &'static Engine, f: &mut Frame) -> Result<usize, Errno> {
-    let tid = thread_pointer() + TID;
-    let flags = libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID | libc::SIGCHLD;
-    let pid = around(e, f, libc::SYS_clone, [flags as usize, 0, 0, tid, 0, 0])?;
+    keep_kernels_words(e);
+    let mut call = CloneArgs::fork(thread_pointer() + TID);
+    let pid = around(e, f, &mut call)?;
     if pid == 0 {
         if let Some((head, len)) = robust_head_in_child() {
             // The child holds none of the parent's robust mutexes.
@@ -62,18 +93,25 @@ pub fn fork(e: &'static Engine, f: &mut Frame) -> Result<usize, Errno> {
 
 /// A new process that the program makes by the system call itself, with a copy of its memory.
 pub fn clone(e: &'static Engine, f: &mut Frame, nr: i64) -> Result<usize, Errno> {
-    around(e, f, nr, f.args)
+    let mut call = match nr {
+        libc::SYS_clone3 => CloneArgs::clone3(f.args),
+        _ => CloneArgs::clone(f.args),
+    }?;
+    keep_kernels_words(e);
+    around(e, f, &mut call)
 }
 
 /// The call that makes the child, and what must be before and after it on both sides.
-fn around(e: &'static Engine, f: &mut Frame, nr: i64, args: [usize; 6]) -> Result<usize, Errno> {
+fn around(e: &'static Engine, f: &mut Frame, call: &mut CloneArgs) -> Result<usize, Errno> {
     e.fork_make_room();
     entry::be_alone();
     let Some(token) = e.fork_prepare(f.bell()) else {
         entry::let_others_in();
         return Err(Errno::EAGAIN);
     };
-    // SAFETY: a fork: the child goes on here with a copy of this stack.
+    let (nr, args) = call.args();
+    // SAFETY: a fork: the child goes on here with a copy of this stack. What the kernel reads and
+    // writes is on it.
     let pid = check(unsafe { raw(nr, args) });
     if pid == Ok(0) {
         entry::only_me(f);
@@ -83,13 +121,18 @@ fn around(e: &'static Engine, f: &mut Frame, nr: i64, args: [usize; 6]) -> Resul
         e.fork_parent(token, pid.ok().map(|p| p as u32));
     }
     entry::let_others_in();
+    match pid {
+        Ok(0) => call.hand_on_in_child(e),
+        Ok(pid) => call.hand_on_in_parent(pid),
+        Err(_) => {}
+    }
     pid
 }
 
 /// What of the managed regions the child has: all of it but what was MADV_DONTFORK, and what the
 /// program put other mappings over.
-fn registered() -> Result<Vec<(usize, usize)>, Errno> {
-    let mappings = crate::maps::read()?;
+fn registered(maps: MapsFile) -> Result<Vec<(usize, usize)>, Errno> {
+    let mappings = crate::maps::of(maps)?;
     let s = crate::state::state().lock();
     let mut out = crate::window::Extents::new();
     for m in mappings {

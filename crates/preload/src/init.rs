@@ -2,10 +2,10 @@
 
 use crate::state::state;
 use crate::window::Window;
-use crate::{brk, entry, failure, fork, maps, patch};
+use crate::{brk, calls, entry, failure, fork, maps, patch};
 use core::ffi::CStr;
-use hugeswap::control::{self, Control};
-use hugeswap::engine::{self, Engine};
+use hugeswap::control::{self, link::Address};
+use hugeswap::engine::{self, Engine, StartError};
 use hugeswap::mm::PMD_SIZE;
 use hugeswap::sys::{mem, syscall, thread, Errno};
 
@@ -20,28 +20,43 @@ static CONSTRUCTOR: extern "C" fn() = constructor;
 
 extern "C" fn constructor() {
     // SAFETY: the environment is not changed by anybody yet.
-    let path = unsafe { libc::getenv(c"HUGESWAP_CONTROL".as_ptr()) };
-    if path.is_null() {
+    let address = unsafe { libc::getenv(c"HUGESWAP_RUN".as_ptr()) };
+    if address.is_null() {
         return;
     }
     // SAFETY: a C string of the environment.
-    let path = unsafe { CStr::from_ptr(path) };
+    let address = unsafe { CStr::from_ptr(address) };
     if let Some(what) = other_runtime() {
         say(&format!("hugeswap: this program runs unmanaged: {what}\n"));
         return;
     }
-    let control = match open_control(path) {
-        Ok(c) => c,
-        Err(e) => {
-            say(&format!(
-                "hugeswap: this program runs unmanaged: the run's control page cannot be opened ({e})\n"
-            ));
-            return;
-        }
+    let e = match set_up(address.to_bytes()) {
+        Ok(()) => return,
+        Err(e) => e,
     };
-    if let Err(e) = set_up(control) {
-        control.log(&format!("process {}: {e}", thread::getpid()));
-        thread::exit_group(engine::EXIT_START);
+    match e {
+        Failed::NoRun(e) => say(&format!(
+            "hugeswap: this program runs unmanaged: the run's supervisor can't be reached ({e})\n"
+        )),
+        Failed::Other(e) => {
+            if let Some(run) = control::current() {
+                run.log(&format!("process {}: {e}", thread::getpid()));
+            }
+            thread::exit_group(engine::EXIT_START);
+        }
+    }
+}
+
+/// Why there is no engine.
+enum Failed {
+    /// No run is there: the program goes on without.
+    NoRun(Errno),
+    Other(String),
+}
+
+impl From<String> for Failed {
+    fn from(e: String) -> Failed {
+        Failed::Other(e)
     }
 }
 
@@ -49,6 +64,8 @@ extern "C" fn constructor() {
 fn other_runtime() -> Option<&'static str> {
     for (name, what) in [
         (c"__asan_init", "it is built with AddressSanitizer"),
+        // At the end it stops every thread, the engine's too, and goes through memory.
+        (c"__lsan_init", "it is built with LeakSanitizer"),
         (c"__hwasan_init", "it is built with HWAddressSanitizer"),
         (c"__tsan_init", "it is built with ThreadSanitizer"),
         (c"__msan_init", "it is built with MemorySanitizer"),
@@ -75,42 +92,21 @@ fn say(text: &str) {
     let _ = unsafe { syscall(libc::SYS_write, [2, text.as_ptr() as usize, text.len()]) };
 }
 
-fn open_control(path: &CStr) -> Result<&'static Control, Errno> {
-    // SAFETY: a C string; the descriptor is ours and closed again.
-    unsafe {
-        let fd = syscall(
-            libc::SYS_openat,
-            [
-                libc::AT_FDCWD as usize,
-                path.as_ptr() as usize,
-                (libc::O_RDWR | libc::O_CLOEXEC) as usize,
-            ],
-        )?;
-        let c = Control::map(fd as i32);
-        let _ = syscall(libc::SYS_close, [fd]);
-        let c = c?;
-        if c.is_valid() {
-            Ok(c)
-        } else {
-            Err(Errno::EINVAL)
-        }
-    }
-}
-
-fn set_up(control: &'static Control) -> Result<(), String> {
+fn set_up(address: &[u8]) -> Result<(), Failed> {
+    let address = Address::parse(address).ok_or(Failed::NoRun(Errno::EINVAL))?;
+    failure::report();
+    mem::set_up_arena();
+    let single = maps::is_single_threaded();
+    let e = engine::start(address).map_err(|e| match e {
+        StartError::NoRun(e) => Failed::NoRun(e),
+        e => Failed::Other(e.to_string()),
+    })?;
     if !fork::is_known() {
-        return Err("this C library is not one that hugeswap knows (glibc 2.34 and later)".into());
+        return Err(Failed::Other(
+            "this C library is not one that hugeswap knows (glibc 2.34 and later)".into(),
+        ));
     }
     let targets = Targets::find().map_err(|e| format!("the C library cannot be hooked: {e}"))?;
-    let pid = thread::getpid();
-    let index = control
-        .join(pid, control::LIVE)
-        .ok_or_else(|| engine::StartError::TooManyProcesses.to_string())?;
-    retire_former_image(control, pid, index);
-    control.call();
-    failure::report_to(control);
-    let single = maps::is_single_threaded();
-    let e = engine::start(control, index).map_err(|e| e.to_string())?;
     failure::fail_if_asked();
     entry::set_up().map_err(|e| format!("no stacks for hooks: {e}"))?;
     make_window(e, &targets)?;
@@ -118,17 +114,10 @@ fn set_up(control: &'static Control) -> Result<(), String> {
         adopt_existing(e);
     }
     // SAFETY: in the constructor, before the program's threads.
-    unsafe { targets.redirect() }.map_err(|e| format!("the C library cannot be hooked: {e}"))
-}
-
-/// After exec the process has an entry of the program that it was before.
-fn retire_former_image(control: &Control, pid: u32, index: usize) {
-    use core::sync::atomic::Ordering::*;
-    for (i, p) in control.procs.iter().enumerate() {
-        if i != index && p.pid.load(Relaxed) == pid && p.state.load(Acquire) == control::LIVE {
-            p.state.store(control::GONE, Release);
-        }
-    }
+    unsafe { targets.redirect() }.map_err(|e| format!("the C library cannot be hooked: {e}"))?;
+    fork::find_rseq();
+    fork::keep_kernels_words(e);
+    Ok(())
 }
 
 fn make_window(e: &Engine, t: &Targets) -> Result<(), String> {
@@ -221,8 +210,18 @@ impl Targets {
             // SAFETY: passed on.
             unsafe { patch::redirect(name, from, to) }?;
         }
-        // Few programs need these: filters of system calls, userfaultfds of their own.
-        for (name, to) in [(c"prctl", entry::prctl()), (c"ioctl", entry::ioctl())] {
+        // Few programs need these: filters of system calls, userfaultfds of their own, memory that
+        // is shared in the way of System V. Not every C library has the last.
+        for (name, to) in [
+            (c"prctl", calls::prctl()),
+            (c"ioctl", calls::ioctl()),
+            (c"shmat", entry::hugeswap_entry_shmat as *const () as usize),
+            (c"shmdt", entry::hugeswap_entry_shmdt as *const () as usize),
+            (
+                c"process_madvise",
+                entry::hugeswap_entry_process_madvise as *const () as usize,
+            ),
+        ] {
             if let Ok(from) = patch::find(name) {
                 // SAFETY: passed on.
                 let _ = unsafe { patch::redirect(name, from, to) };

@@ -6,30 +6,44 @@
 //! | `init` | the constructor |
 //! | `patch` | the C library's functions become ours |
 //! | `entry` | from such a call to a hook: signals blocked, own stack |
-//! | `hooks` | mmap, munmap, mprotect, madvise, mremap |
+//! | `calls` | what is looked at before it is made: syscall, prctl, ioctl |
+//! | `hooks` | which hook stands for which call |
+//! | `map`, `remap` | mmap, munmap, shmat; mremap |
+//! | `protect`, `advise` | mprotect; madvise, process_madvise |
+//! | `stretch` | hooks keep out of each other's way |
 //! | `brk`, `fork`, `clone` | the heap; fork and what is like it |
+//! | `clone_args` | the memory that the kernel reads and writes when a child is made |
 //! | `lock`, `resident` | mlock; what of the C library the kernel itself reads |
 //! | `release` | memory for a userfaultfd of the program's own |
+//! | `direct` | opening files for direct I/O |
 //! | `sandbox`, `deputy` | filters of system calls; a thread that is under none |
 //! | `state`, `window` | which addresses are ours, and which are free |
 //! | `failure` | a bug of ours ends the program with a message |
 //! | `maps` | what was mapped before we came |
 //! | `alloc` | the library's own heap |
 
+mod advise;
 mod alloc;
 mod brk;
+mod calls;
 mod clone;
+mod clone_args;
 mod deputy;
+mod direct;
 mod entry;
 mod failure;
 mod fork;
 mod hooks;
 mod init;
 mod lock;
+mod map;
 mod maps;
 mod patch;
+mod protect;
 mod release;
+mod remap;
 mod resident;
 mod sandbox;
 mod state;
+mod stretch;
 mod window;

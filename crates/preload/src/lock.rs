@@ -4,8 +4,10 @@
 //! They come in by small copies, as locking them faults them in.
 
 use crate::hooks::RW;
+use crate::map::{lay_bare, TOP};
 use crate::maps;
 use crate::state::state;
+use crate::stretch::reserve;
 use hugeswap::engine::Engine;
 use hugeswap::mm::PAGE_SIZE;
 use hugeswap::sys::{mem, syscall, Errno};
@@ -23,16 +25,10 @@ fn whole_pages(addr: usize, len: usize) -> Result<(usize, usize)> {
     Ok((start, end))
 }
 
-fn is_mapped(start: usize, end: usize) -> Result<()> {
-    if state().lock().window.is_touched(start, end) {
-        return Err(Errno::ENOMEM);
-    }
-    Ok(())
-}
-
 pub fn lock(e: &Engine, addr: usize, len: usize, flags: i32) -> Result<usize> {
     let (start, end) = whole_pages(addr, len)?;
-    is_mapped(start, end)?;
+    let _own = reserve(start, end);
+    lay_bare(start, end.min(TOP))?;
     // SAFETY: the program's own call; contents do not change.
     unsafe { syscall(libc::SYS_mlock2, [addr, len, flags as usize]) }?;
     let ours = {
@@ -51,7 +47,8 @@ pub fn lock(e: &Engine, addr: usize, len: usize, flags: i32) -> Result<usize> {
 
 pub fn unlock(e: &Engine, bell: usize, addr: usize, len: usize) -> Result<usize> {
     let (start, end) = whole_pages(addr, len)?;
-    is_mapped(start, end)?;
+    let _own = reserve(start, end);
+    lay_bare(start, end.min(TOP))?;
     // SAFETY: the program's own call; contents do not change.
     unsafe { syscall(libc::SYS_munlock, [addr, len]) }?;
     forget(e, bell, start, end)?;
@@ -80,10 +77,16 @@ pub fn let_go(e: &Engine, bell: usize, start: usize, end: usize) -> Result<()> {
         if from >= to || m.prot != RW {
             continue;
         }
-        let parts = state().lock().movable(from, to);
-        for (s, t) in parts {
-            e.set_writable(s, t - s, true)?;
-        }
+        movable_again(e, from, to)?;
+    }
+    Ok(())
+}
+
+/// As `let_go`, where all of it is readable and writable, and managed.
+pub fn movable_again(e: &Engine, start: usize, end: usize) -> Result<()> {
+    let parts = state().lock().movable(start, end);
+    for (s, t) in parts {
+        e.set_writable(s, t - s, true)?;
     }
     Ok(())
 }
@@ -128,11 +131,12 @@ pub fn unlock_all(e: &Engine, bell: usize) -> Result<usize> {
 }
 
 /// New memory of the program's, under mlockall(MCL_FUTURE).
-pub fn mapped(e: &Engine, addr: usize, len: usize) {
+pub fn mapped(e: &Engine, addr: usize, len: usize) -> Result<()> {
     let flags = state().lock().lock_future;
     if flags != 0 {
-        let _ = lock(e, addr, len, on_fault(flags));
+        lock(e, addr, len, on_fault(flags))?;
     }
+    Ok(())
 }
 
 /// The pages stay resident from now on, until they are unmapped.

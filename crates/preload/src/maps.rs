@@ -1,6 +1,7 @@
 //! Reading `/proc/self/maps` without the C library's streams.
 
 use hugeswap::engine::Engine;
+use hugeswap::sys::maps::MapsFile;
 use hugeswap::sys::{fd, syscall, Errno};
 
 /// One line of it.
@@ -54,8 +55,8 @@ fn read_file(path: &core::ffi::CStr) -> Result<Vec<u8>, Errno> {
 }
 
 /// Every mapping of this process, read with a descriptor of this thread's table.
-pub fn read() -> Result<Vec<Mapping>, Errno> {
-    read_file(c"/proc/self/maps").map(|text| parse_all(&text))
+fn read() -> Result<Vec<Mapping>, Errno> {
+    read_file(c"/proc/thread-self/maps").map(|text| parse_all(&text))
 }
 
 /// Every mapping of this process. Where the program has no descriptor left the engine reads them.
@@ -63,9 +64,18 @@ pub fn all(e: &Engine, bell: usize) -> Result<Vec<Mapping>, Errno> {
     if let Ok(all) = read() {
         return Ok(all);
     }
+    with_room(|text| e.read_maps(bell, text))
+}
+
+/// Every mapping of the process whose file it is.
+pub fn of(file: MapsFile) -> Result<Vec<Mapping>, Errno> {
+    with_room(|text| file.read(text))
+}
+
+fn with_room(read: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<Mapping>, Errno> {
     let mut text = vec![0; 64 << 10];
     loop {
-        let n = e.read_maps(bell, &mut text)?;
+        let n = read(&mut text)?;
         if n < text.len() {
             return Ok(parse_all(&text[..n]));
         }

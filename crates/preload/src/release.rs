@@ -2,7 +2,9 @@
 //! mapping: so ours lets go of it, and it is unmanaged until it is unmapped.
 
 use crate::lock;
+use crate::map::{lay_bare, TOP};
 use crate::state::state;
+use crate::stretch::reserve;
 use hugeswap::engine::Engine;
 use hugeswap::mm::PAGE_SIZE;
 use hugeswap::sys::{mem, Errno};
@@ -10,8 +12,14 @@ use hugeswap::sys::{mem, Errno};
 /// The ioctl UFFDIO_REGISTER.
 pub const REGISTER: usize = 0xc020_aa00;
 
-/// In a hook, before that ioctl; `registration` is its `struct uffdio_register`.
-pub fn registered(e: &Engine, bell: usize, registration: usize) -> Result<usize, Errno> {
+/// In a hook, when that ioctl found the memory taken; and, `refused`, when it failed then all the same.
+/// `registration` is its `struct uffdio_register`.
+pub fn registered(
+    e: &Engine,
+    bell: usize,
+    registration: usize,
+    refused: bool,
+) -> Result<usize, Errno> {
     let mut range = [0usize; 2];
     // SAFETY: memory of ours, as long as said.
     unsafe {
@@ -19,18 +27,17 @@ pub fn registered(e: &Engine, bell: usize, registration: usize) -> Result<usize,
     }?;
     let [start, len] = range;
     let end = start.checked_add(len).ok_or(Errno::EINVAL)?;
-    if start % PAGE_SIZE != 0 || len % PAGE_SIZE != 0 || len == 0 {
+    if start % PAGE_SIZE != 0 || len % PAGE_SIZE != 0 || len == 0 || end > TOP {
         // The kernel refuses it.
         return Err(Errno::EINVAL);
     }
-    let ours = {
-        let s = state().lock();
-        if s.window.is_touched(start, end) {
-            // Part of it is not mapped, as far as the program knows.
-            return Err(Errno::ENOMEM);
-        }
-        s.regions.overlaps(start, end)
-    };
+    let _own = reserve(start, end);
+    if refused {
+        take_back(e, bell, start, end);
+        return Ok(0);
+    }
+    lay_bare(start, end)?;
+    let ours = state().lock().regions.overlaps(start, end);
     for (from, to) in ours {
         release(e, bell, from, to)?;
     }
@@ -55,10 +62,29 @@ fn release(e: &Engine, bell: usize, from: usize, to: usize) -> Result<(), Errno>
     e.cache.stats().unmanaged_bytes.add(len as u64);
     let mut s = state().lock();
     s.regions.remove(from, to);
+    s.released.insert(from, to);
     if s.window.holds(from, to) {
         s.foreign.insert(from, to);
     }
     Ok(())
+}
+
+/// The kernel did not give it to the program's userfaultfd: it is ours again, what we have let go of.
+fn take_back(e: &Engine, bell: usize, start: usize, end: usize) {
+    let released = state().lock().released.overlaps(start, end);
+    for (from, to) in released {
+        // Refused where another of the program's has it since.
+        if e.register(bell, from, to - from).is_err() {
+            continue;
+        }
+        let mut s = state().lock();
+        s.released.remove(from, to);
+        s.foreign.remove(from, to);
+        s.regions.insert(from, to);
+        drop(s);
+        let _ = e.adopt_resident(from, to - from);
+        let _ = lock::let_go(e, bell, from, to);
+    }
 }
 
 /// Everything that the program has there comes into its memory.

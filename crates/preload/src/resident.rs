@@ -3,20 +3,26 @@
 //!
 //! * mutexes with priority inheritance or protection (FUTEX_LOCK_PI), and robust ones (the list of
 //!   a thread that died); static initializers make none of these;
-//! * the word that a thread's end clears for whoever joins it: at the top of a stack that the
-//!   program chose itself. Other stacks are not managed.
+//! * the word that a thread's end clears for whoever joins it, and its rseq area: at the top of a stack
+//!   that the program chose itself, in thread-local memory that was adopted, or where the program said
+//!   so by `syscall(2)` or `clone`. Other stacks are not managed;
+//! * a list of robust futexes of the program's own: its head from the start, what is in it when the
+//!   thread ends.
 //!
 //! The functions below stand before those of the C library, for programs that call them by name.
 
-use crate::entry::hugeswap_entry_pin;
+use crate::entry::{hugeswap_entry_pin, hugeswap_entry_thread_ends};
+use crate::lock;
 use core::ffi::{c_void, CStr};
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use hugeswap::engine::Engine;
+use hugeswap::sys::{mem, Errno};
 
 static REAL_INIT: AtomicUsize = AtomicUsize::new(0);
 static REAL_SETSTACK: AtomicUsize = AtomicUsize::new(0);
 
 /// The C library's structure of a thread, at the top of its stack, is smaller than this.
-const THREAD: usize = 4096;
+pub const THREAD: usize = 4096;
 
 type Init =
     unsafe extern "C" fn(*mut libc::pthread_mutex_t, *const libc::pthread_mutexattr_t) -> i32;
@@ -98,4 +104,78 @@ pub unsafe extern "C" fn pthread_attr_setstack(
         }
         r
     }
+}
+
+/// `struct robust_list_head`: the first entry, the distance from an entry to its futex, an entry that is
+/// just being changed.
+pub const ROBUST_HEAD: usize = 24;
+/// The kernel goes no further.
+const ROBUST_MOST: usize = 2048;
+
+/// 0: no thread has a list of its own; 1: some has; 2: and the C library tells us of their ends.
+static LISTS: AtomicU32 = AtomicU32::new(0);
+
+/// This thread has told the kernel of a list of its own.
+pub fn has_robust_list() {
+    static KEY: AtomicU32 = AtomicU32::new(0);
+    if hugeswap::engine::get().is_none() {
+        return;
+    }
+    if LISTS.compare_exchange(0, 1, AcqRel, Acquire).is_ok() {
+        let mut key = 0;
+        // SAFETY: the variable outlives the call; the function may run at any thread's end.
+        if unsafe { libc::pthread_key_create(&mut key, Some(at_end_of_thread)) } == 0 {
+            KEY.store(key, Relaxed);
+            LISTS.store(2, Release);
+        }
+    }
+    if LISTS.load(Acquire) == 2 {
+        // SAFETY: the key was made; its value is never looked at.
+        unsafe { libc::pthread_setspecific(KEY.load(Relaxed), c"".as_ptr().cast()) };
+    }
+}
+
+unsafe extern "C" fn at_end_of_thread(_: *mut c_void) {
+    thread_ends();
+}
+
+/// This thread is about to end.
+pub fn thread_ends() {
+    if LISTS.load(Acquire) != 0 {
+        // SAFETY: the entry of a hook.
+        unsafe { hugeswap_entry_thread_ends() };
+    }
+}
+
+/// In a hook: the futexes that the thread's list names stay resident. The C library's own list has
+/// mutexes that are so from the start.
+pub fn robust_futexes(e: &Engine) -> Result<usize, Errno> {
+    let Some((head, _)) = crate::fork::robust_head() else {
+        return Ok(0);
+    };
+    let word = |at: usize| -> Result<usize, Errno> {
+        let mut word = 0usize;
+        // SAFETY: memory of ours, as long as said.
+        unsafe { mem::copy_from_program(at, (&raw mut word).cast(), size_of::<usize>()) }?;
+        Ok(word)
+    };
+    let (first, offset, pending) = (word(head)?, word(head + 8)?, word(head + 16)?);
+    // The lowest bit says of what kind a futex is.
+    let entry = |at: usize| {
+        let at = at & !1;
+        lock::pin(e, at, size_of::<usize>())?;
+        lock::pin(e, at.wrapping_add(offset), size_of::<u32>())?;
+        Ok::<_, Errno>(at)
+    };
+    if pending & !1 != 0 {
+        entry(pending)?;
+    }
+    let mut at = first;
+    for _ in 0..ROBUST_MOST {
+        if at & !1 == head {
+            break;
+        }
+        at = word(entry(at)?)?;
+    }
+    Ok(0)
 }

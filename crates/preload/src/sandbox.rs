@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::*};
 use hugeswap::mm::PMD_SIZE;
 use hugeswap::sys::bpf::{Call, Instruction};
 use hugeswap::sys::syscall::raw;
-use hugeswap::sys::{mem, Errno};
+use hugeswap::sys::{mem, task, Errno};
 
 /// Instructions of a filter at most: BPF_MAXINSNS.
 const MOST: usize = 4096;
@@ -33,10 +33,26 @@ fn filters() -> impl Iterator<Item = &'static [Instruction]> {
     })
 }
 
+/// Whether the program has installed one.
+pub fn is_there() -> bool {
+    !FILTERS.load(Acquire).is_null()
+}
+
 /// Whether no filter of the process forbids the call, as far as is known.
-fn is_allowed(nr: i64, args: [usize; 6]) -> bool {
+pub fn is_allowed(nr: i64, args: [usize; 6]) -> bool {
     let call = Call { nr, args };
     filters().all(|f| call.is_allowed(f))
+}
+
+/// Somewhere in memory.
+const AT: usize = 1 << 40;
+/// How the signal mask is set.
+const MASK: [usize; 6] = [libc::SIG_SETMASK as usize, AT, AT, 8, 0, 0];
+
+/// Whether this thread may make the two calls by which the run's guard is told something.
+pub fn may_tell_guard() -> bool {
+    is_allowed(libc::SYS_rt_sigprocmask, MASK)
+        && is_allowed(libc::SYS_openat2, [usize::MAX, 0, 0, 0, 0, 0])
 }
 
 /// What hooks do beside what the program asked for.
@@ -44,18 +60,20 @@ fn hooks_may_work() -> bool {
     const RW: usize = crate::hooks::RW as usize;
     const ANON: usize = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
     const PLACED: usize = ANON | libc::MAP_FIXED_NOREPLACE as usize;
-    const AT: usize = 1 << 40;
+    const OVER: usize = ANON | libc::MAP_FIXED as usize;
     let private = |op: i32| (op | libc::FUTEX_PRIVATE_FLAG) as usize;
     let made = [
         (libc::SYS_mprotect, [AT, PMD_SIZE, RW, 0, 0, 0]),
         (libc::SYS_mmap, [0, PMD_SIZE, RW, ANON, usize::MAX, 0]),
         (libc::SYS_mmap, [AT, PMD_SIZE, 0, PLACED, usize::MAX, 0]),
+        (libc::SYS_mmap, [AT, PMD_SIZE, RW, OVER, usize::MAX, 0]),
+        (
+            libc::SYS_msync,
+            [AT, PMD_SIZE, libc::MS_ASYNC as usize, 0, 0, 0],
+        ),
         (libc::SYS_munmap, [AT, PMD_SIZE, 0, 0, 0, 0]),
         (libc::SYS_mincore, [AT, PMD_SIZE, AT, 0, 0, 0]),
-        (
-            libc::SYS_rt_sigprocmask,
-            [libc::SIG_SETMASK as usize, AT, AT, 8, 0, 0],
-        ),
+        (libc::SYS_rt_sigprocmask, MASK),
         (
             libc::SYS_getrlimit,
             [libc::RLIMIT_DATA as usize, AT, 0, 0, 0, 0],
@@ -92,16 +110,27 @@ pub fn note(program: usize) -> Result<usize, Errno> {
     while let Err(now) = FILTERS.compare_exchange(noted.next.cast_mut(), noted, AcqRel, Acquire) {
         noted.next = now;
     }
+    if !is_allowed(libc::SYS_rt_sigprocmask, MASK) {
+        deputy::leave_signals_alone();
+    }
     if !hooks_may_work() && !deputy::is_there() {
         deputy::start()?;
     }
     Ok(0)
 }
 
-/// read, write, exit, rt_sigreturn.
+/// The strict mode as a filter: read, write, exit, rt_sigreturn.
 fn strict() -> Vec<Instruction> {
+    const ARCH: u32 = 4;
+    const X86_64: u32 = 0xc000_003e;
     let op = |code, jt, jf, k| Instruction { code, jt, jf, k };
-    let mut filter = vec![op(0x20, 0, 0, 0)];
+    let end = op(0x06, 0, 0, libc::SECCOMP_RET_KILL_THREAD);
+    let mut filter = vec![
+        op(0x20, 0, 0, ARCH),
+        op(0x15, 1, 0, X86_64),
+        end,
+        op(0x20, 0, 0, 0),
+    ];
     for nr in [
         libc::SYS_read,
         libc::SYS_write,
@@ -111,8 +140,42 @@ fn strict() -> Vec<Instruction> {
         filter.push(op(0x15, 0, 1, nr as u32));
         filter.push(op(0x06, 0, 0, libc::SECCOMP_RET_ALLOW));
     }
-    filter.push(op(0x06, 0, 0, libc::SECCOMP_RET_KILL_THREAD));
+    filter.push(end);
     filter
+}
+
+/// Puts this thread under the strict mode's filter, which was noted last; the result is the kernel's.
+/// It ends a thread by SIGSYS and not by SIGKILL, which only the end of the process shows: that is set
+/// right there.
+pub fn be_strict() -> i64 {
+    let Some(filter) = filters().next() else {
+        return -i64::from(libc::EINVAL);
+    };
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_ptr() as *mut libc::sock_filter,
+    };
+    let args = [
+        libc::SECCOMP_SET_MODE_FILTER as usize,
+        0,
+        &raw const program as usize,
+        0,
+        0,
+        0,
+    ];
+    let no_new_rights = [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0, 0];
+    task::ends_by_filter_are_kills();
+    // SAFETY: the structures outlive the calls. Who may not install filters gives a right up that is
+    // of no use any more: the thread can never exec.
+    unsafe {
+        match raw(libc::SYS_seccomp, args) {
+            r if r == -i64::from(libc::EACCES) => {
+                raw(libc::SYS_prctl, no_new_rights);
+                raw(libc::SYS_seccomp, args)
+            }
+            r => r,
+        }
+    }
 }
 
 /// The program's filter. It may be anywhere, or nowhere: the kernel says so when it looks itself.

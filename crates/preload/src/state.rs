@@ -1,6 +1,7 @@
 //! What the hooks know of the address space.
 
 use crate::window::{Extents, Window};
+use hugeswap::mm::PAGE_SIZE;
 use hugeswap::sync::Mutex;
 
 pub struct State {
@@ -19,8 +20,10 @@ pub struct State {
     pub apart: Extents,
     /// What is mapped from now on is locked: the flags of mlockall, 0 for none.
     pub lock_future: i32,
-    /// The kernel's mapping carries flags that a later mapping at its place must not inherit.
-    pub flagged: Extents,
+    /// Let go of for userfaultfds of the program's own.
+    pub released: Extents,
+    /// What of the segments of shared memory lies over the window: each from its start.
+    shared: Vec<(usize, usize)>,
 }
 
 /// What lies at an address.
@@ -54,13 +57,54 @@ impl State {
             pinned: Extents::new(),
             apart: Extents::new(),
             lock_future: 0,
-            flagged: Extents::new(),
+            released: Extents::new(),
+            shared: Vec::new(),
         }
     }
 
     /// Whether the stretch has anything to do with us.
     pub fn is_ours(&self, start: usize, end: usize) -> bool {
         self.regions.intersects(start, end) || (start < self.window.end && end > self.window.start)
+    }
+
+    /// If all of the stretch is the program's own business, though in the window, it is struck out, for
+    /// it to be unmapped.
+    pub fn take_foreign(&mut self, start: usize, end: usize) -> bool {
+        let all = self.window.holds(start, end) && self.foreign.contains(start, end);
+        if all {
+            self.foreign.remove(start, end);
+            self.window.strip(start, end);
+        }
+        all
+    }
+
+    /// Whether a call is about memory that is none of ours, so that there is nothing to be noted.
+    pub fn is_elsewhere(&self, call: usize, a: [usize; 6]) -> bool {
+        use crate::entry::*;
+        if !matches!(
+            call,
+            MUNMAP | MPROTECT | MADVISE | MREMAP | MLOCK | MLOCK2 | MUNLOCK
+        ) {
+            return false;
+        }
+        if call == MREMAP && a[3] & libc::MREMAP_FIXED as usize != 0 {
+            return false;
+        }
+        let start = a[0] & !(PAGE_SIZE - 1);
+        let end = a[0]
+            .checked_add(a[1])
+            .and_then(|e| e.checked_next_multiple_of(PAGE_SIZE));
+        let Some(end) = end.filter(|&e| e > start) else {
+            return false;
+        };
+        let is_foreign = |(area, _, _): &(Area, usize, usize)| match area {
+            Area::Outside => true,
+            // Its place is given back.
+            Area::Foreign => call != MUNMAP,
+            _ => false,
+        };
+        !self.is_ours(start, end)
+            || self.foreign.intersects(start, end) && self.areas(start, end).iter().all(is_foreign)
     }
 
     /// The parts of a managed stretch that reclaim may take, as far as protection allows.
@@ -76,6 +120,54 @@ impl State {
             out.remove(s, e);
         }
         out.iter().collect()
+    }
+
+    /// The stretch was unmapped, or something new is mapped there: what was said of it is no more.
+    pub fn forget(&mut self, start: usize, end: usize) {
+        for set in [
+            &mut self.regions,
+            &mut self.foreign,
+            &mut self.wiped,
+            &mut self.locked,
+            &mut self.pinned,
+            &mut self.apart,
+            &mut self.released,
+        ] {
+            set.remove(start, end);
+        }
+        self.shared.retain(|s| s.0 < start || s.0 >= end);
+    }
+
+    /// Nothing is mapped there any more.
+    pub fn unmapped(&mut self, holes: &[(usize, usize)]) {
+        for &(from, to) in holes {
+            self.forget(from, to);
+            self.window.strip(from, to);
+        }
+    }
+
+    /// A mapping that is not ours lies there.
+    pub fn put_foreign(&mut self, start: usize, end: usize) {
+        let (from, to) = (start.max(self.window.start), end.min(self.window.end));
+        if from < to {
+            self.foreign.insert(from, to);
+            self.window.claim(from, to);
+        }
+    }
+
+    /// A segment of shared memory that lies over the window.
+    pub fn attached(&mut self, start: usize, end: usize) {
+        self.put_foreign(start, end);
+        self.shared.push((start, end));
+    }
+
+    /// The end of the segment that was attached there.
+    pub fn attached_at(&self, start: usize) -> Option<usize> {
+        self.shared.iter().find(|s| s.0 == start).map(|s| s.1)
+    }
+
+    pub fn detached(&mut self, start: usize) {
+        self.shared.retain(|s| s.0 != start);
     }
 
     fn area(&self, at: usize) -> Area {
@@ -127,13 +219,34 @@ mod tests {
     use super::*;
 
     #[test]
+    fn calls_elsewhere_are_left_alone() {
+        use crate::entry::*;
+        let at = |page: usize| page * PAGE_SIZE;
+        let mut s = State::empty();
+        s.window = crate::window::Window::new(at(100), at(200));
+        s.regions.insert(at(100), at(200));
+        s.window.claim(at(110), at(120));
+        s.regions.remove(at(110), at(120));
+        s.foreign.insert(at(110), at(120));
+        let elsewhere = |call, from, to, flags| {
+            s.is_elsewhere(call, [at(from), at(to) - at(from), 0, flags, 0, 0])
+        };
+        assert!(elsewhere(MUNMAP, 1, 100, 0) && elsewhere(MADVISE, 200, 201, 0));
+        assert!(!elsewhere(MUNMAP, 99, 101, 0) && !elsewhere(MMAP, 1, 2, 0));
+        assert!(elsewhere(MADVISE, 110, 120, 0) && !elsewhere(MUNMAP, 110, 120, 0));
+        assert!(!elsewhere(MADVISE, 110, 121, 0) && !elsewhere(MADVISE, 5, 5, 0));
+        let fixed = libc::MREMAP_FIXED as usize;
+        assert!(elsewhere(MREMAP, 1, 2, 0) && !elsewhere(MREMAP, 1, 2, fixed));
+    }
+
+    #[test]
     fn areas_are_told_apart() {
         let mut s = State::empty();
         s.window = crate::window::Window::new(1000, 2000);
         s.regions.insert(1000, 2000);
         s.regions.insert(3000, 4000);
-        assert!(s.window.take_at(1100, 1300));
-        assert!(s.window.take_at(1400, 1500));
+        s.window.claim(1100, 1300);
+        s.window.claim(1400, 1500);
         s.regions.remove(1400, 1500);
         s.foreign.insert(1400, 1500);
         use Area::*;

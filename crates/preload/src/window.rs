@@ -153,13 +153,11 @@ impl Window {
         Some(at)
     }
 
-    /// Takes exactly this stretch if all of it is free.
-    pub fn take_at(&mut self, start: usize, end: usize) -> bool {
-        let ok = self.free.contains(start, end);
-        if ok {
-            self.free.remove(start, end);
-        }
-        ok
+    /// Takes what is free of the stretch, and says what that was.
+    pub fn take_free(&mut self, start: usize, end: usize) -> Vec<(usize, usize)> {
+        let free = self.free.overlaps(start, end);
+        self.free.remove(start, end);
+        free
     }
 
     /// Takes what is free of the stretch, or bare.
@@ -204,10 +202,6 @@ impl Window {
 
     pub fn is_free(&self, start: usize, end: usize) -> bool {
         self.free.contains(start, end)
-    }
-
-    pub fn is_touched(&self, start: usize, end: usize) -> bool {
-        self.free.intersects(start, end)
     }
 }
 
@@ -276,7 +270,8 @@ mod tests {
         let d = w.take(4096, 0).unwrap();
         assert!(d < c);
         w.give(c, c + (3 << 20));
-        assert!(w.take_at(c, c + 4096) && !w.take_at(c, c + 4096));
+        w.claim(c, c + 4096);
+        assert!(w.free_in(c, c + 4096).is_empty() && w.is_free(c + 4096, c + 8192));
         let e = w.take(8192, 0x3000).unwrap();
         assert_eq!(e % PMD_SIZE, 0x3000);
         assert!(w.take(1 << 40, 0).is_none());
@@ -287,7 +282,7 @@ mod tests {
         let mut w = Window::new(0x4000_0000, 0x8000_0000);
         let a = w.take(BARE_BYTES, 0).unwrap();
         w.strip(a, a + BARE_BYTES / 2);
-        assert!(!w.is_touched(a, a + BARE_BYTES) && w.take_bare().is_none());
+        assert!(w.free_in(a, a + BARE_BYTES).is_empty() && w.take_bare().is_none());
         w.strip(a, a + BARE_BYTES);
         let bare = w.take_bare().unwrap();
         assert_eq!(bare.iter().collect::<Vec<_>>(), [(a, a + BARE_BYTES)]);

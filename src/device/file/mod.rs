@@ -14,7 +14,7 @@ mod space;
 mod sync;
 mod uring;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -54,6 +54,9 @@ pub struct Options {
     pub discard_blocks: bool,
     /// Longer requests are cut into I/Os of this size, all in flight at once: 512 KiB to 2 MiB.
     pub piece: u32,
+    /// A file that each ring holds as well: the kernel lets go of it once the ring's last request
+    /// has ended, whoever was killed when. The caller keeps the number open.
+    pub line: Option<RawFd>,
     /// Test answers in place of the kernel's.
     pub inject: Option<Arc<dyn Inject>>,
 }
@@ -67,6 +70,7 @@ impl Options {
             force: false,
             discard_blocks: false,
             piece: DEFAULT_PIECE,
+            line: None,
             inject: None,
         }
     }
@@ -93,6 +97,7 @@ struct Store {
     short_transfers: AtomicU64,
     retries: AtomicU64,
     errors: AtomicU64,
+    line: Option<RawFd>,
     inject: Option<Arc<dyn Inject>>,
 }
 

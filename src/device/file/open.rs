@@ -235,6 +235,7 @@ impl Place<'_> {
             short_transfers: AtomicU64::new(0),
             retries: AtomicU64::new(0),
             errors: AtomicU64::new(0),
+            line: self.options.line,
             inject: self.options.inject.clone(),
             fd: GuardedFd::new(fd).map_err(|errno| self.os("stat", errno))?,
         };

@@ -121,10 +121,16 @@ impl UringQueue {
         let per_request = MAX_PIECE.div_ceil(piece_len);
         let entries = (depth * per_request).next_power_of_two();
         let ring = build(entries)?;
-        let registered = ring
-            .submitter()
-            .register_files(&[store.fd.as_fd().as_raw_fd()])
-            .is_ok();
+        let file = store.fd.as_fd().as_raw_fd();
+        let registered = match store.line {
+            Some(line) => ring.submitter().register_files(&[file, line]),
+            None => ring.submitter().register_files(&[file]),
+        };
+        // A ring of which nobody knows when it has ended must not be.
+        if let (Err(error), Some(_)) = (&registered, store.line) {
+            return Err(error.raw_os_error().unwrap_or(libc::EIO));
+        }
+        let registered = registered.is_ok();
         let identity = os::identity(ring.as_raw_fd())?;
         let places = depth as usize;
         Ok(Self {

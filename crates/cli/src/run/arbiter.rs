@@ -1,19 +1,19 @@
-//! Divides the limit among the processes of a run, and takes back what dead ones held.
+//! Divides the limit among the processes of a run.
 //!
 //! The limit is one for all. Who needs little keeps little; those that want more than they have
 //! share the rest equally. A limit is raised only out of what nobody holds: lowering another's
 //! comes first, and only what that process has really given up is handed on.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::{Duration, Instant};
 
-use hugeswap::control::{Control, Proc, BUSY, FREE, GONE, LIVE, MAX_PROCS, NEW};
+use hugeswap::control::Proc;
 use hugeswap::mm::PAGE_SIZE;
 use hugeswap::sys::futex::{self, Scope};
 
-use super::core_file::Cores;
-use super::devices::Opened;
-use super::sys;
+use super::life::Id;
+use super::processes::Processes;
 
 /// What a process gets beyond what it uses before it has to ask: 16 MiB.
 const SLACK: i64 = (16 << 20) / PAGE_SIZE as i64;
@@ -23,63 +23,41 @@ const REST: i64 = (256 << 10) / PAGE_SIZE as i64;
 const RESTS_AFTER: Duration = Duration::from_millis(300);
 
 pub struct Arbiter {
-    control: &'static Control,
     limit: i64,
-    /// Of each entry: the faults that were counted last, and when that number changed.
-    faults: Vec<(u64, Instant)>,
-    cores: Cores,
+    /// Of each process: the faults that were counted last, and when that number changed.
+    faults: HashMap<Id, (u64, Instant)>,
 }
 
 impl Arbiter {
-    pub fn new(control: &'static Control, limit_bytes: u64, cores: Cores) -> Arbiter {
+    pub fn new(limit_bytes: u64) -> Arbiter {
         Arbiter {
-            control,
             limit: (limit_bytes / PAGE_SIZE as u64) as i64,
-            faults: vec![(0, Instant::now()); MAX_PROCS],
-            cores,
+            faults: HashMap::new(),
         }
     }
 
-    fn live(&self) -> impl Iterator<Item = (usize, &'static Proc)> {
-        self.control
-            .procs
-            .iter()
-            .enumerate()
-            .filter(|(_, p)| matches!(p.state.load(Acquire), LIVE | NEW))
-    }
-
-    /// Whether the process of this entry has had no faults for a while.
-    fn rests(&mut self, entry: usize, p: &Proc) -> bool {
+    /// Whether the process has had no faults for a while.
+    fn rests(&mut self, id: Id, p: &Proc) -> bool {
         let now = p.stats.pgminfault.get() + p.stats.pgmajfault.get();
-        let (seen, since) = &mut self.faults[entry];
+        let (seen, since) = self.faults.entry(id).or_insert((now, Instant::now()));
         if *seen != now {
             (*seen, *since) = (now, Instant::now());
         }
         since.elapsed() > RESTS_AFTER
     }
 
-    pub fn cores(&self) -> &Cores {
-        &self.cores
-    }
-
-    pub fn anyone_left(&self) -> bool {
-        self.live()
-            .filter(|(_, p)| p.state.load(Acquire) == LIVE)
-            .any(|(_, p)| is_alive(p))
-    }
-
     /// One round. True while somebody waits for more.
-    pub fn turn(&mut self, devices: &[Opened]) -> bool {
-        self.cores.look_around();
-        self.take_back_dead(devices);
-        let procs: Vec<_> = self.live().collect();
-        let use_of = |p: &Proc| p.charged_pages.load(Acquire).max(0);
+    pub fn turn(&mut self, processes: &Processes) -> bool {
+        let procs: Vec<_> = processes.present().map(|(id, m)| (id, m.page())).collect();
+        self.faults
+            .retain(|id, _| procs.iter().any(|(i, _)| i == id));
+        let use_of = |p: &Proc| p.charged_pages.load(Acquire).clamp(0, 1 << 40);
         let wants: Vec<Want> = procs
             .iter()
-            .map(|&(entry, p)| Want {
+            .map(|&(id, p)| Want {
                 used: use_of(p),
                 pressed: p.pressed.load(Acquire) != 0,
-                rests: self.rests(entry, p),
+                rests: self.rests(id, p),
             })
             .collect();
         let targets = shares(self.limit, &wants);
@@ -108,74 +86,6 @@ impl Arbiter {
         }
         waiting
     }
-
-    /// Frees the entries of processes that are gone, and gives back the space of segments that
-    /// nobody has.
-    pub fn take_back_dead(&mut self, devices: &[Opened]) {
-        for (i, p) in self.control.procs.iter().enumerate() {
-            let state = p.state.load(Acquire);
-            let dead = match state {
-                GONE => true,
-                LIVE => !is_alive(p),
-                // The number may be the parent's, so when it started says nothing.
-                NEW => sys::start_time(p.pid.load(Acquire)).is_none(),
-                _ => false,
-            };
-            if !dead {
-                continue;
-            }
-            // Its swap is needed for its core file, and its lenders' too: the entry stays LIVE.
-            let busy = state == LIVE && self.cores.is_busy(i, p, devices);
-            if !busy && state != GONE && !mark_gone(p, state) {
-                continue;
-            }
-            // Its memory is gone whoever still reads its swap.
-            p.charged_pages.store(0, Relaxed);
-            p.limit_pages.store(0, Relaxed);
-            p.pressed.store(0, Relaxed);
-            if busy {
-                continue;
-            }
-            if self.control.is_borrowed_from(i) {
-                continue;
-            }
-            if p.state
-                .compare_exchange(GONE, BUSY, AcqRel, Relaxed)
-                .is_err()
-            {
-                continue;
-            }
-            for entry in &self.control.devices[..devices.len()] {
-                entry.release_all(i);
-            }
-            self.control.past.merge(&p.stats, false);
-            p.stats.clear();
-            p.state.store(FREE, Release);
-        }
-        for (d, entry) in devices.iter().zip(&self.control.devices) {
-            entry.discard_free(|segments| super::devices::give_back(d, segments));
-        }
-    }
-}
-
-/// The first look at a process notes when it started; after that a reused number is not it.
-fn is_alive(p: &Proc) -> bool {
-    let pid = p.pid.load(Acquire);
-    match (sys::start_time(pid), p.start_time.load(Acquire)) {
-        (Some(t), 0) => {
-            p.start_time.store(t, Release);
-            true
-        }
-        (Some(t), known) => t == known,
-        (None, _) => false,
-    }
-}
-
-/// False if the entry changed meanwhile.
-fn mark_gone(p: &Proc, from: u32) -> bool {
-    p.state
-        .compare_exchange(from, GONE, AcqRel, Relaxed)
-        .is_ok()
 }
 
 fn set_limit(p: &Proc, pages: i64) {

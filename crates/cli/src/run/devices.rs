@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use hugeswap::control::{self, MAX_DEVICES, SEGMENT_BYTES};
@@ -60,6 +60,11 @@ pub fn open_all(args: &RunArgs) -> Result<Vec<Opened>, Failure> {
             Size::from_bytes(SEGMENT_BYTES)
         )));
     }
+    if let Some(twice) = named_twice(&specs) {
+        return Err(Failure::ours(format!(
+            "'{twice}' is given twice with --swap: name each place once"
+        )));
+    }
     let mut opened = Vec::new();
     for spec in &specs {
         let d = open(spec, left, args.swap_size.is_some())?;
@@ -73,10 +78,24 @@ pub fn open_all(args: &RunArgs) -> Result<Vec<Opened>, Failure> {
     Ok(opened)
 }
 
+/// The same place under whatever names.
+fn named_twice(specs: &[SwapSpec]) -> Option<&SwapSpec> {
+    let place = |spec: &SwapSpec| match spec {
+        SwapSpec::Ram => RAM.to_owned(),
+        SwapSpec::Path(path) => absolute(path),
+    };
+    let at = (1..specs.len()).find(|&i| specs[..i].iter().any(|s| place(s) == place(&specs[i])));
+    at.map(|i| &specs[i])
+}
+
 fn open(spec: &SwapSpec, left: Option<u64>, filled: bool) -> Result<Opened, Failure> {
     let target = match spec {
-        // A file that is not there yet will be made.
-        SwapSpec::Path(p) if !p.exists() && p.parent().is_some_and(is_dir_or_here) => {
+        // A file that is not there yet will be made; below /dev it would be a mistyped device, in memory.
+        SwapSpec::Path(p)
+            if !p.exists()
+                && p.parent().is_some_and(is_dir_or_here)
+                && p.parent() != Some(Path::new("/dev")) =>
+        {
             Target::File(p.clone())
         }
         s => s.resolve().map_err(|e| Failure::ours(e.to_string()))?,
@@ -98,7 +117,14 @@ fn open(spec: &SwapSpec, left: Option<u64>, filled: bool) -> Result<Opened, Fail
             // What the disk has, less a tenth that is left to others, or what was asked for.
             let room = free - free / 10;
             let max = left.map_or(room, |l| l.min(room));
-            open_file(&p, whole_segments(max), free)
+            let opened = open_file(&p, whole_segments(max), free)?;
+            if matches!(os::is_memory_backed(dir), Ok(true)) {
+                eprintln!(
+                    "hugeswap: warning: '{}' is memory: swapping out to it frees nothing",
+                    p.display()
+                );
+            }
+            Ok(opened)
         }
         Target::BlockDevice(p) => open_block(&p, left),
     }
@@ -202,11 +228,6 @@ pub const RAM: &str = "ram";
 pub fn absolute(path: &Path) -> String {
     let path = path.canonicalize().or_else(|_| std::path::absolute(path));
     path.map_or_else(|_| String::new(), |p| p.display().to_string())
-}
-
-/// How processes of the run reach the device.
-pub fn path_for_processes(fd: &OwnedFd) -> String {
-    format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd())
 }
 
 /// Nobody needs anything that the device holds, not even memory that was to be kept.

@@ -1,15 +1,17 @@
 //! The process that the user started.
 
-use std::io::Read;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
 
-use super::sys::{self, Side, Status};
+use super::signals::{self, Came};
+use super::sys::{self, Process, Side, Status};
+use super::words::{News, GOES_ON};
 use super::{program, supervisor, Failure};
-use crate::os;
 use crate::run_args::RunArgs;
 use crate::size::Size;
-
-/// Less than this cannot hold the engine's own buffers and a few huge pages.
-const LEAST: u64 = 64 << 20;
+use crate::sizing::{self, Chosen, LEAST_MEMORY};
 
 /// Everything that can go wrong before the program runs is found out here, in one process.
 pub fn run(args: &RunArgs) -> Result<u8, Failure> {
@@ -23,46 +25,66 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let (status_in, status_out) =
         sys::pipe().map_err(|e| Failure::ours(format!("no pipe: {e}")))?;
     let (alive_in, alive_out) = sys::pipe().map_err(|e| Failure::ours(format!("no pipe: {e}")))?;
-    sys::ignore_terminal();
+    let myself = Process::myself().map_err(|e| Failure::ours(format!("no pidfd: {e}")))?;
+    let signals = signals::block().map_err(|e| Failure::ours(format!("no signals: {e}")))?;
     match sys::fork().map_err(|e| Failure::ours(format!("can't start: {e}")))? {
         Side::Child => {
             drop(status_in);
             drop(alive_out);
+            drop(signals);
             let plan = supervisor::Plan {
                 args,
                 memory,
                 path,
                 library,
             };
-            let code = supervisor::run(plan, status_out, alive_in);
+            let code = supervisor::run(plan, status_out, alive_in, myself);
             sys::exit_now(code)
         }
-        Side::Parent { child } => {
-            drop(status_out);
-            drop(alive_in);
-            // Kept open as long as this process lives: its end tells the supervisor.
-            let _alive = alive_out;
-            follow(status_in, child)
+        Side::Parent { child: supervisor } => {
+            drop((status_out, alive_in, myself));
+            Front {
+                news: status_in.into(),
+                signals,
+                supervisor,
+                // Kept open as long as this process lives: its end tells the supervisor.
+                to_supervisor: alive_out.into(),
+                asked: VecDeque::new(),
+                program: 0,
+            }
+            .follow()
         }
     }
 }
 
-fn limit(args: &RunArgs) -> Result<u64, Failure> {
-    let memory = match args.memory {
-        Some(s) => s.bytes(),
-        None => os::available_memory().unwrap_or(2 << 30) / 2,
+/// What the user gave, or what fits here.
+fn limit(args: &RunArgs) -> Result<Chosen, Failure> {
+    let chosen = match args.memory {
+        Some(s) => Chosen {
+            bytes: s.bytes(),
+            why: "as given".to_owned(),
+        },
+        None => sizing::memory(),
     };
-    if memory < LEAST {
-        return Err(Failure {
-            code: super::EXIT_USAGE,
-            message: format!(
-                "--memory {} is too little: hugeswap itself needs some of it; give {} or more",
-                Size::from_bytes(memory),
-                Size::from_bytes(LEAST)
-            ),
-        });
+    if chosen.bytes >= LEAST_MEMORY {
+        return Ok(chosen);
     }
-    Ok(memory)
+    let least = Size::from_bytes(LEAST_MEMORY);
+    let message = match args.memory {
+        Some(s) => format!(
+            "--memory {} is too little: hugeswap itself needs some of it; give {least} or more",
+            s.exact()
+        ),
+        None => format!(
+            "there is too little memory here for a run: {} ({}); with --memory it is at least {least}",
+            Size::from_bytes(chosen.bytes),
+            chosen.why
+        ),
+    };
+    Err(Failure {
+        code: super::EXIT_USAGE,
+        message,
+    })
 }
 
 /// Without userfaultfd nothing works; say so before anything is set up.
@@ -85,37 +107,83 @@ fn check_kernel(args: &RunArgs) -> Result<(), Failure> {
     }
 }
 
-/// Reads what the supervisor reports: the program's number, then how it ended and whether the
-/// supervisor stays for daemons.
-fn follow(status: std::os::fd::OwnedFd, supervisor: i32) -> Result<u8, Failure> {
-    let mut pipe = std::fs::File::from(status);
-    let mut word = || -> Option<i32> {
-        let mut b = [0u8; 4];
-        pipe.read_exact(&mut b).ok()?;
-        Some(i32::from_ne_bytes(b))
-    };
-    if let Some(pid) = word() {
-        if pid > 0 {
-            sys::forward_signals(pid);
+struct Front {
+    news: File,
+    signals: OwnedFd,
+    supervisor: i32,
+    to_supervisor: File,
+    /// Signals of which it is not known yet to whom they were sent.
+    asked: VecDeque<Came>,
+    program: i32,
+}
+
+impl Front {
+    /// Hands signals on and stops as the program stops, until it ends.
+    fn follow(mut self) -> Result<u8, Failure> {
+        loop {
+            // Without a program nobody could have them.
+            let signals = (self.program != 0).then_some(self.signals.as_fd());
+            let [has_news, has_signal] = sys::wait_readable([Some(self.news.as_fd()), signals]);
+            if has_signal {
+                while let Some(came) = signals::next(&self.signals) {
+                    self.take(came);
+                }
+            }
+            if !has_news {
+                continue;
+            }
+            match News::hear(&mut self.news) {
+                Some(News::Started(pid)) => self.program = pid,
+                Some(News::OfGroup(group)) => self.hand_on(group),
+                Some(News::Stopped(signal)) => {
+                    signals::suffer(signal);
+                    self.tell(GOES_ON);
+                }
+                Some(News::Ended(status, stays)) => {
+                    if !stays {
+                        // When we are gone nothing of the run is left.
+                        let _ = sys::wait(self.supervisor);
+                    }
+                    if let Status::Killed(signal) = status {
+                        sys::die_of(signal);
+                    }
+                    return Ok(status.code());
+                }
+                None => {
+                    let _ = sys::wait(self.supervisor);
+                    return Err(Failure::ours(
+                        "the supervisor was killed, and the program with it",
+                    ));
+                }
+            }
         }
     }
-    let (kind, value, stays) = (word(), word(), word());
-    if stays == Some(0) {
-        // When we are gone nothing of the run is left.
-        let _ = sys::wait(supervisor);
+
+    fn tell(&mut self, word: u8) {
+        // If it is gone, the other pipe says so.
+        let _ = self.to_supervisor.write_all(&[word]);
     }
-    match (kind, value) {
-        (Some(0), Some(code)) => Ok(code as u8),
-        (Some(1), Some(signal)) => {
-            let s = Status::Killed(signal);
-            sys::die_of(signal);
-            Ok(s.code())
+
+    fn take(&mut self, came: Came) {
+        if came.signal == libc::SIGCHLD {
+            signals::reap_others(self.supervisor);
+            return;
         }
-        _ => {
-            let _ = sys::wait(supervisor);
-            Err(Failure::ours(
-                "the supervisor was killed, and the program with it",
-            ))
+        let own = came.sender == std::process::id() as i32 || came.sender == self.supervisor;
+        if own && !came.by_kernel {
+            // A pipe of ours that nobody reads; or we are to go on.
+            return;
+        }
+        signals::settle();
+        self.tell(came.signal as u8);
+        self.asked.push_back(came);
+    }
+
+    fn hand_on(&mut self, group: bool) {
+        if let Some(came) = self.asked.pop_front() {
+            if !(group && came.is_for_group()) {
+                sys::kill(self.program, came.signal);
+            }
         }
     }
 }

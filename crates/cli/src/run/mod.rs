@@ -11,13 +11,20 @@ mod core_file;
 mod devices;
 mod front;
 mod inject;
+mod life;
+mod loans;
+mod object;
+mod processes;
 mod program;
 mod report;
+mod signals;
 mod supervisor;
 mod sys;
+mod words;
 mod zero_copy;
 
 pub use devices::absolute;
+pub use program::preload_library;
 
 use std::process::ExitCode;
 

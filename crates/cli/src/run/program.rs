@@ -76,6 +76,12 @@ pub fn check_manageable(path: &Path) -> Result<(), Failure> {
                 }
                 return Ok(());
             }
+            Kind::Narrow => {
+                return Err(cannot(
+                    &file,
+                    "is a 32-bit program, into which hugeswap cannot be preloaded: use a 64-bit build",
+                ))
+            }
             Kind::Static => {
                 return Err(cannot(
                     &file,
@@ -104,9 +110,15 @@ fn check_ids(path: &Path, mode: u32, uid: u32, gid: u32) -> Result<(), Failure> 
 
 #[derive(Debug, PartialEq, Eq)]
 enum Kind {
-    Dynamic { interpreter: Vec<u8> },
+    Dynamic {
+        interpreter: Vec<u8>,
+    },
     Static,
-    Script { interpreter: PathBuf },
+    /// ELF of 32 bits.
+    Narrow,
+    Script {
+        interpreter: PathBuf,
+    },
     Unknown,
 }
 
@@ -139,6 +151,9 @@ fn elf_kind(head: &[u8]) -> Option<Kind> {
     let u16_at = |o: usize| Some(u16::from_le_bytes(head.get(o..o + 2)?.try_into().ok()?));
     let u32_at = |o: usize| Some(u32::from_le_bytes(head.get(o..o + 4)?.try_into().ok()?));
     let u64_at = |o: usize| Some(u64::from_le_bytes(head.get(o..o + 8)?.try_into().ok()?));
+    if head.get(..5)? == b"\x7fELF\x01" {
+        return Some(Kind::Narrow);
+    }
     if head.get(..6)? != b"\x7fELF\x02\x01" {
         return None;
     }
@@ -161,13 +176,29 @@ fn elf_kind(head: &[u8]) -> Option<Kind> {
     Some(Kind::Static)
 }
 
+const LIBRARY: &str = "libhugeswap_preload.so";
+
 /// The library to preload: beside the command, or where it is installed.
 pub fn preload_library() -> Result<PathBuf, Failure> {
-    const NAME: &str = "libhugeswap_preload.so";
+    let library = find_library()?;
+    // The loader takes LD_PRELOAD apart there, and expands what follows a dollar.
+    let cuts = |b: &u8| b.is_ascii_whitespace() || matches!(b, b':' | b'$');
+    if library.as_os_str().as_bytes().iter().any(cuts) {
+        return Err(Failure::ours(format!(
+            "the loader can't preload '{}', because of a space, colon or dollar in its path: \
+             put a link to it in a directory without one, and name that in HUGESWAP_PRELOAD",
+            library.display()
+        )));
+    }
+    Ok(library)
+}
+
+fn find_library() -> Result<PathBuf, Failure> {
     if let Some(p) = std::env::var_os("HUGESWAP_PRELOAD") {
         let p = PathBuf::from(p);
         return if p.is_file() {
-            Ok(p)
+            // The program may start in another directory.
+            std::path::absolute(&p).map_err(|e| Failure::ours(format!("'{}': {e}", p.display())))
         } else {
             Err(Failure::ours(format!(
                 "HUGESWAP_PRELOAD names '{}', which is not there",
@@ -179,9 +210,9 @@ pub fn preload_library() -> Result<PathBuf, Failure> {
         .map_err(|e| Failure::ours(format!("can't find my own file: {e}")))?;
     let dir = exe.parent().unwrap_or(Path::new("/"));
     let places = [
-        dir.join(NAME),
-        dir.join("../lib/hugeswap").join(NAME),
-        dir.join("..").join(NAME),
+        dir.join(LIBRARY),
+        dir.join("../lib/hugeswap").join(LIBRARY),
+        dir.join("..").join(LIBRARY),
     ];
     for p in &places {
         if let Ok(p) = p.canonicalize() {
@@ -189,7 +220,7 @@ pub fn preload_library() -> Result<PathBuf, Failure> {
         }
     }
     Err(Failure::ours(format!(
-        "{NAME} is not beside '{}': build the whole workspace ('cargo build --release --workspace'), or name the library in HUGESWAP_PRELOAD",
+        "{LIBRARY} is not beside '{}': build the whole workspace ('cargo build --release --workspace'), or name the library in HUGESWAP_PRELOAD",
         exe.display()
     )))
 }
@@ -216,6 +247,8 @@ mod tests {
         let mut fixed = vec![0u8; 64];
         fixed[..6].copy_from_slice(b"\x7fELF\x02\x01");
         assert_eq!(kind(&fixed), Kind::Static);
+        fixed[4] = 1;
+        assert_eq!(kind(&fixed), Kind::Narrow);
     }
 
     #[test]

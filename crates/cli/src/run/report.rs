@@ -3,29 +3,14 @@
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::Ordering::Acquire;
 
-use hugeswap::control::{Control, FREE};
 use hugeswap::stats::Stats;
 use serde_json::{json, Map, Value};
 
 use super::sys::Status;
 use crate::size::Size;
 
-/// All processes of the run together, those that are gone included.
-fn total(control: &Control) -> Box<Stats> {
-    let sum = Box::<Stats>::default();
-    sum.merge(&control.past, true);
-    for p in &control.procs {
-        if p.state.load(Acquire) != FREE {
-            sum.merge(&p.stats, true);
-        }
-    }
-    sum
-}
-
-fn value(control: &Control, memory: u64, ended: Option<Status>) -> Value {
-    let s = total(control);
+fn value(s: &Stats, memory: u64, ended: Option<Status>) -> Value {
     let mut counters = Map::new();
     for (name, v) in s.each() {
         counters.insert(name.into(), json!(v));
@@ -53,8 +38,8 @@ fn value(control: &Control, memory: u64, ended: Option<Status>) -> Value {
 }
 
 /// Replaces the file at once, so that a reader never sees half of it.
-pub fn write(path: &Path, control: &Control, memory: u64, ended: Option<Status>) -> io::Result<()> {
-    let text = format!("{:#}\n", value(control, memory, ended));
+pub fn write(path: &Path, total: &Stats, memory: u64, ended: Option<Status>) -> io::Result<()> {
+    let text = format!("{:#}\n", value(total, memory, ended));
     if path.exists() && !path.is_file() {
         return fs::write(path, text);
     }
@@ -64,8 +49,7 @@ pub fn write(path: &Path, control: &Control, memory: u64, ended: Option<Status>)
     fs::rename(&name, path)
 }
 
-pub fn summary(control: &Control) -> String {
-    let s = total(control);
+pub fn summary(s: &Stats) -> String {
     let page = hugeswap::mm::PAGE_SIZE as u64;
     format!(
         "{} out, {} in ({} and {} huge pages), {} faults that read, peak {} resident",

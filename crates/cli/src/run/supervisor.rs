@@ -1,58 +1,58 @@
 //! The process that owns the run.
 
 use std::fs::File;
-use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hugeswap::control::{Control, Phase, Settings, SwapIn, ENV, LIVE};
+use hugeswap::control::link::ENV;
+use hugeswap::control::{Control, Phase, Settings, SwapIn, Usage};
+
 use hugeswap::sys::futex::{self, Scope};
 
-use super::sys::{self, Ended, Status};
+use super::processes::{Door, Pages, Processes};
+use super::signals;
+use super::sys::{self, Change, Ended, Process, Status};
+use super::words::{News, GOES_ON};
 use super::{arbiter, core_file, devices, inject, report, zero_copy, Failure, EXIT_OURS};
 use crate::os;
 use crate::run_args::RunArgs;
 use crate::size::Size;
+use crate::sizing::Chosen;
 
 pub struct Plan<'a> {
     pub args: &'a RunArgs,
-    pub memory: u64,
+    pub memory: Chosen,
     pub path: PathBuf,
     pub library: PathBuf,
 }
 
 /// Runs the program and everything it leaves behind. The exit status is for nobody but init.
-pub fn run(plan: Plan<'_>, mut status: OwnedFd, alive: OwnedFd) -> i32 {
+pub fn run(plan: Plan<'_>, status: OwnedFd, alive: OwnedFd, front: Process) -> i32 {
+    let status = File::from(status);
     match start(&plan) {
-        Ok(run) => run.supervise(&plan, status, alive),
+        Ok(run) => run.supervise(&plan, Arc::new(status), alive, front),
         Err(f) => {
             eprintln!("hugeswap: {}", f.message);
-            tell(&mut status, &[0, 0, i32::from(f.code), 0]);
+            News::Ended(Status::Exited(f.code), false).tell(&status);
             0
         }
     }
-}
-
-/// Words for the front: the program's number, then 0 and its exit code or 1 and its signal, and
-/// then 1 if this process stays for the sake of others.
-fn tell(to: &mut OwnedFd, words: &[i32]) {
-    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
-    // If the front is gone there is nobody to tell.
-    let _ = to
-        .try_clone()
-        .and_then(|fd| File::from(fd).write_all(&bytes));
 }
 
 struct Run {
     control: &'static Control,
     devices: Vec<devices::Opened>,
     program: i32,
-    /// Keeps the control page's file open for the processes to map.
-    _control_file: File,
+    /// The same, as long as nobody has waited for it.
+    handle: Option<Process>,
+    processes: Processes,
+    /// Keeps the control page's file open, by which `hugeswap swapoff` finds it.
+    _control_file: OwnedFd,
     limit: u64,
 }
 
@@ -65,12 +65,11 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
         evicts_by_copying(args.strict)?;
     }
     let devices = devices::open_all(args)?;
-    let file = os::memory_file("hugeswap-control").map_err(|e| ours("no control page", e))?;
-    file.set_len(Control::BYTES as u64)
+    let file = os::sealed_memory_file("hugeswap-control", Control::BYTES as u64)
         .map_err(|e| ours("no control page", e))?;
     let control = map_control(&file)?;
     // A huge page keeps a page table in reserve, base pages need one.
-    let limit = plan.memory - plan.memory / hugeswap::engine::OVERHEAD_SHARE;
+    let limit = plan.memory.bytes - plan.memory.bytes / hugeswap::engine::OVERHEAD_SHARE;
     init_control(
         control,
         Settings {
@@ -81,14 +80,16 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
             no_io_uring: env_flag("HUGESWAP_NO_IO_URING"),
             no_move: no_move.into(),
             swapin: SwapIn::from(args.swapin) as u32,
+            encrypt: encrypts(args).into(),
             faults,
         },
         &devices,
     );
     if args.verbose {
         eprintln!(
-            "hugeswap: memory {}, swap on {}",
-            Size::from_bytes(plan.memory),
+            "hugeswap: memory {} ({}), swap on {}",
+            Size::from_bytes(plan.memory.bytes),
+            plan.memory.why,
             devices
                 .iter()
                 .map(|d| format!("{} up to {}", d.description, Size::from_bytes(d.max_bytes)))
@@ -96,15 +97,39 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
                 .join(", ")
         );
     }
-    let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-    let program = spawn(plan, &path, control)?;
+    let file = OwnedFd::from(file);
+    let mut handed = vec![&file];
+    handed.extend(devices.iter().map(|d| &d.fd));
+    let handed: Result<Vec<_>, _> = handed.into_iter().map(OwnedFd::try_clone).collect();
+    let handed = handed.map_err(|e| ours("no descriptors", e))?;
+    let door = Door::open()?;
+    let pages = Pages::default();
+    let address = door.address.clone();
+    let processes = Processes::new(control, door, handed, Arc::clone(&pages))
+        .map_err(|e| ours("programs could not reach the supervisor", e))?;
+    let program = spawn(plan, &address, control, pages)?;
     Ok(Run {
         control,
         devices,
         program,
+        handle: Process::of_child(program).ok(),
+        processes,
         _control_file: file,
         limit,
     })
+}
+
+/// Whether what goes to swap is encrypted; the processor must have instructions for it.
+fn encrypts(args: &RunArgs) -> bool {
+    let able = is_x86_feature_detected!("aes") && is_x86_feature_detected!("avx");
+    // The variable is for tests.
+    let able = able && env_flag("HUGESWAP_NO_AES") == 0;
+    if args.verbose && !args.no_encrypt && !able {
+        eprintln!(
+            "hugeswap: this processor has no AES instructions: swap is checked, but not encrypted"
+        );
+    }
+    able && !args.no_encrypt
 }
 
 /// UFFDIO_MOVE, since Linux 6.8.
@@ -146,19 +171,18 @@ fn init_control(control: &Control, settings: Settings, devices: &[devices::Opene
     // SAFETY: no other process has the page yet.
     unsafe {
         for (i, d) in devices.iter().enumerate() {
-            control.set_device(
-                i,
-                &devices::path_for_processes(&d.fd),
-                &d.name,
-                d.max_bytes,
-                d.kind as u32,
-            );
+            control.set_device(i, &d.name, d.max_bytes, d.kind as u32);
         }
-        control.init(settings, std::process::id());
+        control.init(settings);
     }
 }
 
-fn spawn(plan: &Plan<'_>, control_path: &str, control: &'static Control) -> Result<i32, Failure> {
+fn spawn(
+    plan: &Plan<'_>,
+    address: &str,
+    control: &'static Control,
+    pages: Pages,
+) -> Result<i32, Failure> {
     let mut preload = plan.library.clone().into_os_string();
     if let Some(theirs) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
         preload.push(":");
@@ -170,7 +194,7 @@ fn spawn(plan: &Plan<'_>, control_path: &str, control: &'static Control) -> Resu
         .arg0(&plan.args.program[0])
         .args(&plan.args.program[1..])
         .env("LD_PRELOAD", preload)
-        .env(ENV, control_path);
+        .env(ENV, address);
     sys::kill_with_me(&mut command);
     let watch = if control.settings.no_move != 0 {
         zero_copy::Watch::Pins
@@ -178,9 +202,11 @@ fn spawn(plan: &Plan<'_>, control_path: &str, control: &'static Control) -> Resu
         zero_copy::Watch::ZeroCopy
     };
     match zero_copy::install(&mut command, watch) {
-        Ok(guard) => zero_copy::take_over(guard, control, watch),
+        Ok(guard) => zero_copy::take_over(guard, control, pages, watch),
         Err(e) => eprintln!("hugeswap: warning: staging folios are not used again: {e}"),
     }
+    signals::give_back(&mut command);
+    signals::forget_early();
     let child = command.spawn().map_err(|e| Failure {
         code: super::EXIT_CANNOT_RUN,
         message: format!("'{}' can't be run: {e}", plan.path.display()),
@@ -188,24 +214,49 @@ fn spawn(plan: &Plan<'_>, control_path: &str, control: &'static Control) -> Resu
     Ok(child.id() as i32)
 }
 
+/// How long nothing may happen until is looked again: limits are divided by what processes do meanwhile.
+const LOOK: Duration = Duration::from_millis(200);
+/// The same while a process waits for its share, or a device is swapped off.
+const LOOK_SOON: Duration = Duration::from_millis(10);
+
 impl Run {
-    fn supervise(self, plan: &Plan<'_>, mut status: OwnedFd, alive: OwnedFd) -> i32 {
-        sys::ignore_signals(&sys::FORWARDED);
-        tell(&mut status, &[self.program]);
+    fn supervise(
+        mut self,
+        plan: &Plan<'_>,
+        status: Arc<File>,
+        alive: OwnedFd,
+        front: Process,
+    ) -> i32 {
+        News::Started(self.program).tell(&status);
+        sys::raise_descriptors();
         // The program has the caller's streams; ours would keep pipes open.
         sys::detach_streams(&[0, 1]);
-        let ended = self.watch_program();
-        let front_gone = watch_front(alive, self.control);
+        let front = Arc::new(Front::new(front));
+        let ended = self.watch_program(Arc::clone(&status), Arc::clone(&front));
+        watch_front(
+            alive,
+            Arc::clone(&status),
+            Arc::clone(&front),
+            self.processes.bell(),
+        );
         let mut log_seen = 0;
         let mut next_stats = Instant::now() + Duration::from_secs(1);
         let mut ended_reported = None;
         let mut stays = true;
-        let cores = core_file::Cores::new(self.control, plan.args.verbose);
-        let mut arbiter = arbiter::Arbiter::new(self.control, self.limit, cores);
+        let mut cores = core_file::Cores::new(self.control, plan.args.verbose);
+        let mut arbiter = arbiter::Arbiter::new(self.limit);
+        let mut usages: Vec<Usage> = self.usages();
         loop {
-            let seen = self.control.need.load(Acquire);
-            let pressed = arbiter.turn(&self.devices);
+            cores.look_around(self.processes.present());
+            self.bury(&mut cores);
+            let pressed = arbiter.turn(&self.processes);
+            self.processes.tell();
             self.empty_devices();
+            let now = self.usages();
+            if usages != now {
+                usages = now;
+                self.processes.call_all();
+            }
             log_seen = self
                 .control
                 .read_log(log_seen, |line| eprintln!("hugeswap: {line}"));
@@ -213,43 +264,73 @@ impl Run {
                 next_stats += Duration::from_secs(1);
                 self.write_stats(plan, ended_reported);
             }
+            if front.gone.load(Acquire) && ended_reported.is_none() {
+                self.kill_all();
+            }
             if ended_reported.is_none() {
                 let ended = *ended.lock().unwrap_or_else(|e| e.into_inner());
                 if let Some(Ended { status: s, core }) = ended {
-                    arbiter.take_back_dead(&self.devices);
                     // Whoever waits for the program may look at its core file next.
-                    if !arbiter.cores().any_busy() {
+                    let program = self.program as u32;
+                    let core_comes = core && self.processes.is_ending(program);
+                    if !core_comes && !cores.any_busy() {
                         ended_reported = Some(s);
-                        if let Some(line) = self.about_core(core, &arbiter) {
+                        if let Some(line) = cores.explain(program).filter(|_| core) {
                             self.control.log(&line);
                         }
-                        stays = arbiter.anyone_left();
-                        self.finish(plan, s, &mut status, &mut log_seen, stays);
+                        stays = self.anyone_left();
+                        self.finish(plan, s, &status, &mut log_seen, stays);
                     }
-                } else if front_gone.load(Acquire) {
-                    self.kill_all();
                 }
             }
-            let busy = arbiter.cores().any_busy();
-            if ended_reported.is_some() && !busy && (!stays || !arbiter.anyone_left()) {
+            if ended_reported.is_some() && !cores.any_busy() && (!stays || !self.anyone_left()) {
                 return 0;
             }
-            let ms = if pressed { 10 } else { 200 };
-            futex::wait(&self.control.need, seen, Some(ms), Scope::Shared);
+            let leaving = usages.iter().any(|u| u.phase == Phase::Leaving);
+            self.processes
+                .wait(match pressed || leaving || self.processes.are_settling() {
+                    true => LOOK_SOON,
+                    false => LOOK,
+                });
         }
     }
 
-    /// What there is to be said of the program's core, if it left one.
-    fn about_core(&self, core: bool, arbiter: &arbiter::Arbiter) -> Option<String> {
-        let pid = u32::try_from(self.program).ok().filter(|_| core)?;
-        arbiter.cores().explain(pid)
+    fn anyone_left(&self) -> bool {
+        self.processes.present().next().is_some()
+    }
+
+    fn usages(&self) -> Vec<Usage> {
+        self.control.devices().iter().map(|d| d.usage()).collect()
+    }
+
+    /// Forgets images that are gone, and gives back the space of segments that nobody has.
+    fn bury(&mut self, cores: &mut core_file::Cores) {
+        let (devices, control) = (&self.devices, self.control);
+        self.processes.bury(
+            |id, m, borrows| cores.is_busy(id, m, borrows, devices),
+            |id, idle_but_for| {
+                for (d, entry) in control.devices().iter().enumerate() {
+                    let in_flight = |seg| {
+                        let page = idle_but_for.iter();
+                        page.flat_map(|p| &p.writing).any(|w| w.may_reach(d, seg))
+                    };
+                    entry.release_all(id as usize, |seg| !in_flight(seg));
+                }
+            },
+        );
+        self.processes.settle_loans(|id, d, which| {
+            control.devices()[d].release_all(id as usize, which);
+        });
+        for (d, entry) in devices.iter().zip(control.devices()) {
+            entry.discard_free(|segments| devices::give_back(d, segments));
+        }
     }
 
     /// Gives back the space of devices that every process has left.
     fn empty_devices(&self) {
         for (i, (d, entry)) in self.devices.iter().zip(&self.control.devices).enumerate() {
             let usage = entry.usage();
-            if usage.phase != Phase::Leaving || !self.control.all_left(i, usage.epoch) {
+            if usage.phase != Phase::Leaving || !self.processes.all_left(i, usage.epoch) {
                 continue;
             }
             // From here on nobody can turn it on again while its contents are thrown away.
@@ -261,26 +342,15 @@ impl Run {
     }
 
     /// The program itself has ended: report, and let the front go.
-    fn finish(
-        &self,
-        plan: &Plan<'_>,
-        s: Status,
-        status: &mut OwnedFd,
-        log_seen: &mut u64,
-        stays: bool,
-    ) {
+    fn finish(&self, plan: &Plan<'_>, s: Status, status: &File, log_seen: &mut u64, stays: bool) {
         *log_seen = self
             .control
             .read_log(*log_seen, |line| eprintln!("hugeswap: {line}"));
         self.write_stats(plan, Some(s));
         if plan.args.verbose {
-            eprintln!("hugeswap: {}", report::summary(self.control));
+            eprintln!("hugeswap: {}", report::summary(&self.processes.total()));
         }
-        self.control.released.store(1, Release);
-        match s {
-            Status::Exited(c) => tell(status, &[0, i32::from(c), stays.into()]),
-            Status::Killed(n) => tell(status, &[1, n, stays.into()]),
-        }
+        News::Ended(s, stays).tell(status);
         // Daemons may live on; whoever reads our streams need not wait for them.
         sys::detach_streams(&[2]);
     }
@@ -289,7 +359,7 @@ impl Run {
         let Some(path) = &plan.args.stats_json else {
             return;
         };
-        if let Err(e) = report::write(path, self.control, plan.memory, ended) {
+        if let Err(e) = report::write(path, &self.processes.total(), plan.memory.bytes, ended) {
             eprintln!(
                 "hugeswap: warning: can't write the statistics to '{}': {e}",
                 path.display()
@@ -298,39 +368,92 @@ impl Run {
     }
 
     /// The front was killed: the run ends.
-    fn kill_all(&self) {
-        sys::kill(self.program, libc::SIGKILL);
-        for p in &self.control.procs {
-            if p.state.load(Acquire) == LIVE {
-                sys::kill(p.pid.load(Relaxed) as i32, libc::SIGKILL);
-            }
+    fn kill_all(&mut self) {
+        if let Some(program) = &self.handle {
+            program.kill();
         }
+        self.processes.kill_all();
     }
 
-    fn watch_program(&self) -> Arc<Mutex<Option<Ended>>> {
+    /// Waits for the program; the front stops and goes on with it.
+    fn watch_program(&self, status: Arc<File>, front: Arc<Front>) -> Arc<Mutex<Option<Ended>>> {
         let result = Arc::new(Mutex::new(None));
-        let (r, pid, control) = (Arc::clone(&result), self.program, self.control);
+        let (r, pid, bell) = (Arc::clone(&result), self.program, self.processes.bell());
         std::thread::spawn(move || {
-            let s = sys::wait(pid).unwrap_or(Ended {
-                status: Status::Exited(EXIT_OURS),
-                core: false,
-            });
-            *r.lock().unwrap_or_else(|e| e.into_inner()) = Some(s);
-            control.call();
+            let ended = loop {
+                match sys::wait_change(pid) {
+                    Ok(Change::Stopped(signal)) => front.stop(signal, &status),
+                    Ok(Change::GoesOn) => front.go_on(),
+                    Ok(Change::Ended(e)) => break e,
+                    Err(_) => {
+                        break Ended {
+                            status: Status::Exited(EXIT_OURS),
+                            core: false,
+                        }
+                    }
+                }
+            };
+            front.go_on();
+            *r.lock().unwrap_or_else(|e| e.into_inner()) = Some(ended);
+            sys::set_event(&bell, true);
         });
         result
     }
 }
 
+/// What is known of the front.
+struct Front {
+    process: Process,
+    gone: AtomicBool,
+    /// How often it was told to stop, and how often it has gone on after that.
+    told: AtomicU32,
+    went_on: AtomicU32,
+}
+
+impl Front {
+    fn new(process: Process) -> Front {
+        Front {
+            process,
+            gone: AtomicBool::new(false),
+            told: AtomicU32::new(0),
+            went_on: AtomicU32::new(0),
+        }
+    }
+
+    fn stop(&self, signal: i32, status: &File) {
+        self.told.fetch_add(1, AcqRel);
+        News::Stopped(signal).tell(status);
+    }
+
+    /// The shell lets the whole group go on; somebody else perhaps the program alone. The front may be
+    /// about to stop only now, so once is not enough.
+    fn go_on(&self) {
+        loop {
+            let went = self.went_on.load(Acquire);
+            if went == self.told.load(Acquire) || self.gone.load(Acquire) {
+                return;
+            }
+            self.process.go_on();
+            futex::wait(&self.went_on, went, Some(10), Scope::Process);
+        }
+    }
+}
+
 /// The pipe's other end is the front's; it closes when the front dies.
-fn watch_front(alive: OwnedFd, control: &'static Control) -> Arc<std::sync::atomic::AtomicBool> {
-    let gone = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let g = Arc::clone(&gone);
+fn watch_front(alive: OwnedFd, status: Arc<File>, front: Arc<Front>, bell: Arc<OwnedFd>) {
     std::thread::spawn(move || {
-        let mut b = [0u8; 1];
-        let _ = std::io::Read::read(&mut File::from(alive), &mut b);
-        g.store(true, Release);
-        control.call();
+        let mut from = File::from(alive);
+        let mut word = [0u8; 1];
+        while matches!(std::io::Read::read(&mut from, &mut word), Ok(1)) {
+            match word[0] {
+                GOES_ON => {
+                    front.went_on.fetch_add(1, AcqRel);
+                    futex::wake(&front.went_on, 1, Scope::Process);
+                }
+                signal => News::OfGroup(signals::take(signal.into())).tell(&status),
+            }
+        }
+        front.gone.store(true, Release);
+        sys::set_event(&bell, true);
     });
-    gone
 }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -39,25 +39,8 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     }
 }
 
-/// What this process was told to do on the signals of the terminal, before it ignored them: the
-/// program gets that back (nohup, for one, ignores some).
-static BEFORE: [std::sync::atomic::AtomicUsize; IGNORED.len()] =
-    [const { std::sync::atomic::AtomicUsize::new(libc::SIG_DFL) }; IGNORED.len()];
-
-/// Leaves the terminal's signals to the program.
-pub fn ignore_terminal() {
-    for (s, before) in IGNORED.into_iter().zip(&BEFORE) {
-        // SAFETY: no handler is set.
-        let old = unsafe { libc::signal(s, libc::SIG_IGN) };
-        before.store(old, std::sync::atomic::Ordering::Relaxed);
-    }
-}
-
 /// The program is killed when the supervisor is.
 pub fn kill_with_me(command: &mut Command) {
-    let before = std::array::from_fn::<_, { IGNORED.len() }, _>(|i| {
-        BEFORE[i].load(std::sync::atomic::Ordering::Relaxed)
-    });
     // SAFETY: prctl and getppid are safe after fork.
     let supervisor = std::process::id() as i32;
     unsafe {
@@ -66,31 +49,194 @@ pub fn kill_with_me(command: &mut Command) {
             if libc::getppid() != supervisor {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
-            for (s, action) in IGNORED.into_iter().zip(before) {
-                libc::signal(s, action);
-            }
             Ok(())
         });
+    }
+}
+
+/// A process as the kernel knows it, whatever becomes of its number.
+pub struct Process(OwnedFd);
+
+impl Process {
+    /// A child that nobody has waited for yet.
+    pub fn of_child(pid: i32) -> io::Result<Process> {
+        // SAFETY: no memory is passed; on success the descriptor is ours alone.
+        unsafe {
+            match libc::syscall(libc::SYS_pidfd_open, pid, 0) {
+                -1 => Err(io::Error::last_os_error()),
+                fd => Ok(Process(OwnedFd::from_raw_fd(fd as i32))),
+            }
+        }
+    }
+
+    /// Who made this connection, and its number here. Where that cannot be found out, nothing.
+    pub fn of_peer(socket: &OwnedFd) -> (u32, Option<Process>) {
+        const SO_PEERPIDFD: i32 = 77;
+        let mut who = libc::ucred {
+            pid: 0,
+            uid: 0,
+            gid: 0,
+        };
+        let mut fd = -1i32;
+        // SAFETY: each value is as long as said.
+        let ask = |what: i32, value: *mut libc::c_void, len: usize| unsafe {
+            let mut len = len as libc::socklen_t;
+            libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, what, value, &mut len) == 0
+        };
+        if !ask(libc::SO_PEERCRED, (&raw mut who).cast(), size_of_val(&who)) {
+            return (0, None);
+        }
+        if ask(SO_PEERPIDFD, (&raw mut fd).cast(), size_of_val(&fd)) && fd >= 0 {
+            // SAFETY: just made for us.
+            return (
+                who.pid as u32,
+                Some(Process(unsafe { OwnedFd::from_raw_fd(fd) })),
+            );
+        }
+        // Before Linux 6.5: as long as the connection is open the number is that process's.
+        let process = Process::of_child(who.pid)
+            .ok()
+            .filter(|_| who.pid > 0 && !is_hung_up(socket));
+        (who.pid as u32, process)
+    }
+
+    /// This one, for a process that it starts: it may be gone by the time that it is sent a signal, and
+    /// its number another's.
+    pub fn myself() -> io::Result<Process> {
+        Process::of_child(std::process::id() as i32)
+    }
+
+    pub fn kill(&self) {
+        self.send(libc::SIGKILL);
+    }
+
+    /// If it has stopped.
+    pub fn go_on(&self) {
+        self.send(libc::SIGCONT);
+    }
+
+    fn send(&self, signal: i32) {
+        let none = std::ptr::null::<libc::siginfo_t>();
+        // SAFETY: no memory is passed.
+        unsafe {
+            libc::syscall(
+                libc::SYS_pidfd_send_signal,
+                self.0.as_raw_fd(),
+                signal,
+                none,
+                0,
+            )
+        };
+    }
+
+    pub fn as_fd(&self) -> &OwnedFd {
+        &self.0
+    }
+}
+
+/// Whether the other side of a connection is gone.
+pub fn is_hung_up(socket: &OwnedFd) -> bool {
+    let mut fd = libc::pollfd {
+        fd: socket.as_raw_fd(),
+        events: 0,
+        revents: 0,
+    };
+    // SAFETY: one structure, which outlives the call; it does not wait.
+    unsafe { libc::poll(&raw mut fd, 1, 0) };
+    fd.revents & libc::POLLHUP != 0
+}
+
+/// Waits for many descriptors at once.
+pub struct Poller(OwnedFd);
+
+impl Poller {
+    pub fn new() -> io::Result<Poller> {
+        // SAFETY: no memory is passed; on success the descriptor is ours alone.
+        match unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) } {
+            -1 => Err(io::Error::last_os_error()),
+            // SAFETY: just made for us.
+            fd => Ok(Poller(unsafe { OwnedFd::from_raw_fd(fd) })),
+        }
+    }
+
+    fn control(&self, op: i32, fd: &OwnedFd, token: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: token,
+        };
+        // SAFETY: the event outlives the call.
+        match unsafe { libc::epoll_ctl(self.0.as_raw_fd(), op, fd.as_raw_fd(), &mut event) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    pub fn add(&self, fd: &OwnedFd, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, token)
+    }
+
+    pub fn remove(&self, fd: &OwnedFd) {
+        // It is there, or closing it will do.
+        let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0);
+    }
+
+    /// The tokens of what is ready, at most after so many milliseconds.
+    pub fn wait(&self, ms: i32) -> Vec<u64> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        // SAFETY: the array outlives the call.
+        let n = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), 64, ms) };
+        events[..n.max(0) as usize].iter().map(|e| e.u64).collect()
+    }
+}
+
+pub fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A counter that can be waited for with a [`Poller`].
+pub fn event() -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed; on success the descriptor is ours alone.
+    match unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) } {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: just made for us.
+        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+    }
+}
+
+/// Makes an event ready, or takes it back.
+pub fn set_event(fd: &OwnedFd, on: bool) {
+    let mut n = 1u64;
+    // SAFETY: an event reads and writes one word.
+    unsafe {
+        match on {
+            true => libc::write(fd.as_raw_fd(), (&raw const n).cast(), 8),
+            false => libc::read(fd.as_raw_fd(), (&raw mut n).cast(), 8),
+        }
+    };
+}
+
+/// As many descriptors as this process may have.
+pub fn raise_descriptors() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the structure outlives the calls.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
     }
 }
 
 pub fn kill(pid: i32, signal: i32) {
     // SAFETY: no memory is passed.
     unsafe { libc::kill(pid, signal) };
-}
-
-/// When the process started, in clock ticks; none if it is gone. A zombie is gone, unless only its
-/// first thread has ended.
-pub fn start_time(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Field 3, the state, and on: the name before it may hold anything.
-    let words: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
-    let threads: u32 = words.get(17)?.parse().ok()?;
-    match *words.first()? {
-        "X" => None,
-        "Z" if threads <= 1 => None,
-        _ => words.get(19)?.parse().ok(),
-    }
 }
 
 /// How a child ended.
@@ -117,22 +263,31 @@ pub struct Ended {
     pub core: bool,
 }
 
-/// Waits for the child to end.
-pub fn wait(pid: i32) -> io::Result<Ended> {
+/// What became of a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Ended(Ended),
+    /// By this signal.
+    Stopped(i32),
+    GoesOn,
+}
+
+/// Waits for the child to end, or to stop or go on if that is asked for too.
+fn wait_for(pid: i32, flags: i32) -> io::Result<Change> {
     let mut status = 0;
     loop {
         // SAFETY: the status outlives the call.
-        if unsafe { libc::waitpid(pid, &mut status, 0) } == pid {
+        if unsafe { libc::waitpid(pid, &mut status, flags) } == pid {
+            let ended = |status, core| Change::Ended(Ended { status, core });
             return Ok(if libc::WIFSIGNALED(status) {
-                Ended {
-                    status: Status::Killed(libc::WTERMSIG(status)),
-                    core: libc::WCOREDUMP(status),
-                }
+                let signal = Status::Killed(libc::WTERMSIG(status));
+                ended(signal, libc::WCOREDUMP(status))
+            } else if libc::WIFSTOPPED(status) {
+                Change::Stopped(libc::WSTOPSIG(status))
+            } else if libc::WIFCONTINUED(status) {
+                Change::GoesOn
             } else {
-                Ended {
-                    status: Status::Exited(libc::WEXITSTATUS(status) as u8),
-                    core: false,
-                }
+                ended(Status::Exited(libc::WEXITSTATUS(status) as u8), false)
             });
         }
         let e = io::Error::last_os_error();
@@ -142,43 +297,27 @@ pub fn wait(pid: i32) -> io::Result<Ended> {
     }
 }
 
-/// Signals for the program that are sent to the front alone.
-pub const FORWARDED: [i32; 8] = [
-    libc::SIGTERM,
-    libc::SIGHUP,
-    libc::SIGUSR1,
-    libc::SIGUSR2,
-    libc::SIGWINCH,
-    libc::SIGCONT,
-    libc::SIGALRM,
-    libc::SIGPIPE,
-];
-/// Signals that the terminal sends to the whole group: the program has them too.
-pub const IGNORED: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
-
-static PROGRAM: std::sync::atomic::AtomicI32 = std::sync::atomic::AtomicI32::new(0);
-
-extern "C" fn forward(signal: i32) {
-    let pid = PROGRAM.load(std::sync::atomic::Ordering::Relaxed);
-    if pid > 0 {
-        kill(pid, signal);
-    }
+/// Waits for the child to end, stop or go on.
+pub fn wait_change(pid: i32) -> io::Result<Change> {
+    wait_for(pid, libc::WUNTRACED | libc::WCONTINUED)
 }
 
-/// From now on signals sent to this process reach the program.
-pub fn forward_signals(program: i32) {
-    PROGRAM.store(program, std::sync::atomic::Ordering::Relaxed);
-    for s in FORWARDED {
-        // SAFETY: the handler only calls kill.
-        unsafe { libc::signal(s, forward as extern "C" fn(i32) as libc::sighandler_t) };
-    }
+/// Waits for the child to end.
+pub fn wait(pid: i32) -> io::Result<()> {
+    wait_for(pid, 0).map(drop)
 }
 
-pub fn ignore_signals(signals: &[i32]) {
-    for &s in signals {
-        // SAFETY: no handler is set.
-        unsafe { libc::signal(s, libc::SIG_IGN) };
-    }
+/// Waits until one of the descriptors has something to read, or its other end is gone; says which.
+pub fn wait_readable<const N: usize>(fds: [Option<BorrowedFd<'_>>; N]) -> [bool; N] {
+    let mut polled = fds.map(|fd| libc::pollfd {
+        // A negative one is passed over.
+        fd: fd.map_or(-1, |fd| fd.as_raw_fd()),
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    // SAFETY: the array outlives the call.
+    unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, -1) };
+    polled.map(|p| p.revents != 0)
 }
 
 /// Ends this process with the signal, so that the shell sees what the program died of.
@@ -187,12 +326,9 @@ pub fn die_of(signal: i32) {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: the structure outlives the call; the default action is set before the signal.
-    unsafe {
-        libc::setrlimit(libc::RLIMIT_CORE, &none);
-        libc::signal(signal, libc::SIG_DFL);
-        libc::raise(signal);
-    }
+    // SAFETY: the structure outlives the call.
+    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
+    super::signals::suffer(signal);
 }
 
 /// Lets go of the caller's standard streams, so that pipes end when the program ends.

@@ -14,6 +14,9 @@
 //! there the filter also stops at calls by which such holds are taken ([`Watch::Pins`]), and nothing
 //! leaves from then on.
 //!
+//! The kernel allows one listener. A program that wants its own gets it: the library tells us by a call that
+//! does nothing, and ours ends.
+//!
 //! Installing a filter takes CAP_SYS_ADMIN, or no_new_privs, which would break setuid programs:
 //! without the right, folios are not used again, which is safe and a little slower.
 #![allow(unsafe_code)]
@@ -23,7 +26,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use hugeswap::control::Control;
+use hugeswap::control::{Control, GUARD_PASS, GUARD_STOP};
+
+use super::processes::{is_engine_thread, Pages};
 
 const BPF_LD_W_ABS: u16 = 0x20;
 const BPF_JEQ_K: u16 = 0x15;
@@ -39,7 +44,8 @@ const fn arg(i: u32) -> u32 {
     16 + 8 * i
 }
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
-const SO_ZEROCOPY: u32 = 60;
+const AUDIT_ARCH_I386: u32 = 0x4000_0003;
+const MSG_ZEROCOPY: u32 = libc::MSG_ZEROCOPY as u32;
 const RET_ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const RET_NOTIFY: u32 = libc::SECCOMP_RET_USER_NOTIF;
 
@@ -64,7 +70,10 @@ enum When {
     Always,
     /// The argument has one of these bits.
     Bits(u32, u32),
+    /// So, and the last argument does not say that we were told before.
+    BitsUntold(u32, u32),
     Equals(u32, u32),
+    OneOf(u32, &'static [u32]),
     /// The first argument is the first value and the second has one of the bits.
     EqualsAndBits((u32, u32), (u32, u32)),
     /// The argument, an ioctl's request, is of none of these types.
@@ -75,14 +84,21 @@ const O_DIRECT: u32 = libc::O_DIRECT as u32;
 
 fn rules(watch: Watch) -> Vec<(i64, When)> {
     let fcntl = When::EqualsAndBits((1, libc::F_SETFL as u32), (2, O_DIRECT));
+    let openat = match watch {
+        Watch::ZeroCopy => When::BitsUntold(2, O_DIRECT),
+        Watch::Pins => When::Bits(2, O_DIRECT),
+    };
     let mut rules = vec![
         (libc::SYS_vmsplice, When::Always),
         (libc::SYS_io_uring_setup, When::Always),
         (libc::SYS_openat2, When::Always),
-        (libc::SYS_openat, When::Bits(2, O_DIRECT)),
+        (libc::SYS_openat, openat),
         (libc::SYS_open, When::Bits(1, O_DIRECT)),
         (libc::SYS_fcntl, fcntl),
-        (libc::SYS_setsockopt, When::Equals(2, SO_ZEROCOPY)),
+        // Not SO_ZEROCOPY, without which the flag does nothing: a socket may have come with that.
+        (libc::SYS_sendto, When::Bits(3, MSG_ZEROCOPY)),
+        (libc::SYS_sendmsg, When::Bits(2, MSG_ZEROCOPY)),
+        (libc::SYS_sendmmsg, When::Bits(3, MSG_ZEROCOPY)),
     ];
     if watch == Watch::Pins {
         rules.extend([
@@ -103,20 +119,60 @@ fn rules(watch: Watch) -> Vec<(i64, When)> {
     rules
 }
 
-/// Calls of 32-bit programs pass: such a program is not managed, and a 64-bit one that makes them
-/// cannot name managed memory, which lies above 4 GiB.
+/// The same by int 0x80, which a 64-bit program may use too. Its memory can lie below 4 GiB, where such
+/// calls reach it: where it asks for that by a hint.
+fn rules_32(watch: Watch) -> Vec<(i64, When)> {
+    const OPEN: i64 = 5;
+    const SETFL: (u32, u32) = (1, libc::F_SETFL as u32);
+    const SOCKETCALL: i64 = 102;
+    let mut rules = vec![
+        (OPEN, When::Bits(1, O_DIRECT)),
+        (55, When::EqualsAndBits(SETFL, (2, O_DIRECT))),
+        (221, When::EqualsAndBits(SETFL, (2, O_DIRECT))),
+        (295, When::Bits(2, O_DIRECT)),
+        // vmsplice, io_uring_setup, openat2
+        (316, When::Always),
+        (425, When::Always),
+        (437, When::Always),
+        (369, When::Bits(3, MSG_ZEROCOPY)),
+        (370, When::Bits(2, MSG_ZEROCOPY)),
+        (345, When::Bits(3, MSG_ZEROCOPY)),
+        // send, sendto, sendmsg, sendmmsg, whose flags are in memory.
+        (SOCKETCALL, When::OneOf(0, &[9, 11, 16, 20])),
+    ];
+    if watch == Watch::Pins {
+        // ptrace, socketcall, ioctl, io_setup, process_vm_writev, socket
+        let pins = [26, SOCKETCALL, 54, 245, 348, 359];
+        rules.splice(0..0, pins.map(|nr| (nr, When::Always)));
+    }
+    rules
+}
+
 fn filter(watch: Watch) -> Vec<libc::sock_filter> {
+    let old = judge_by(&rules_32(watch));
     let mut f = vec![
         op(BPF_LD_W_ABS, ARCH, 0, 0),
-        op(BPF_JEQ_K, AUDIT_ARCH_X86_64, 1, 0),
+        op(BPF_JEQ_K, AUDIT_ARCH_X86_64, old.len() as u8 + 3, 0),
+        op(BPF_JEQ_K, AUDIT_ARCH_I386, 1, 0),
         op(BPF_RET_K, RET_ALLOW, 0, 0),
+        op(BPF_LD_W_ABS, NR, 0, 0),
+    ];
+    f.extend(old);
+    f.extend([
         op(BPF_LD_W_ABS, NR, 0, 0),
         op(BPF_JSET_K, X32, 0, 1),
         op(BPF_RET_K, RET_NOTIFY, 0, 0),
-    ];
-    for (nr, when) in rules(watch) {
-        let body = body(&when);
-        f.push(op(BPF_JEQ_K, nr as u32, 0, body.len() as u8));
+    ]);
+    f.extend(judge_by(&rules(watch)));
+    f
+}
+
+/// What is done with a call, its number loaded.
+fn judge_by(rules: &[(i64, When)]) -> Vec<libc::sock_filter> {
+    let mut f = Vec::new();
+    for (nr, when) in rules {
+        let body = body(when);
+        f.push(op(BPF_JEQ_K, *nr as u32, 0, body.len() as u8));
         f.extend(body);
     }
     f.push(op(BPF_RET_K, RET_ALLOW, 0, 0));
@@ -129,7 +185,22 @@ fn body(when: &When) -> Vec<libc::sock_filter> {
     let mut f = match *when {
         When::Always => return vec![op(BPF_RET_K, RET_NOTIFY, 0, 0)],
         When::Bits(i, bits) => vec![load(i), op(BPF_JSET_K, bits, 0, 1)],
+        When::BitsUntold(i, bits) => vec![
+            load(i),
+            op(BPF_JSET_K, bits, 0, 3),
+            load(5),
+            op(BPF_JEQ_K, GUARD_PASS as u32, 1, 0),
+        ],
         When::Equals(i, value) => vec![load(i), op(BPF_JEQ_K, value, 0, 1)],
+        When::OneOf(i, values) => {
+            let mut f = vec![load(i)];
+            for (k, &value) in values.iter().enumerate() {
+                // To the first answer, or after the last value to the second.
+                let rest = (values.len() - 1 - k) as u8;
+                f.push(op(BPF_JEQ_K, value, rest, u8::from(rest == 0)));
+            }
+            f
+        }
         When::EqualsAndBits((i, value), (j, bits)) => vec![
             load(i),
             op(BPF_JEQ_K, value, 0, 3),
@@ -169,12 +240,20 @@ pub fn install(command: &mut Command, watch: Watch) -> io::Result<Guard> {
                 len: filter.len() as u16,
                 filter: filter.as_ptr() as *mut libc::sock_filter,
             };
-            let fd = libc::syscall(
-                libc::SYS_seccomp,
-                libc::SECCOMP_SET_MODE_FILTER,
-                libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
-                &program,
-            ) as i32;
+            // Once we have seen the call no signal ends it (Linux 5.19).
+            const WAIT_KILLABLE_RECV: libc::c_ulong = 1 << 5;
+            let install = |more: libc::c_ulong| {
+                libc::syscall(
+                    libc::SYS_seccomp,
+                    libc::SECCOMP_SET_MODE_FILTER,
+                    libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | more,
+                    &program,
+                ) as i32
+            };
+            let fd = match install(WAIT_KILLABLE_RECV) {
+                -1 => install(0),
+                fd => fd,
+            };
             let words = [libc::getpid(), fd];
             libc::write(numbers_out.as_raw_fd(), words.as_ptr().cast(), 8);
             if fd >= 0 {
@@ -194,7 +273,7 @@ pub fn install(command: &mut Command, watch: Watch) -> io::Result<Guard> {
 
 /// Beside `spawn`, because the child waits before exec: takes the filter's descriptor over and
 /// serves it. Without it reuse is never switched on.
-pub fn take_over(guard: Guard, control: &'static Control, watch: Watch) {
+pub fn take_over(guard: Guard, control: &'static Control, pages: Pages, watch: Watch) {
     let direct = watch == Watch::Pins && inherits_direct();
     std::thread::spawn(move || {
         if let Some(listener) = copy_listener(&guard) {
@@ -204,7 +283,7 @@ pub fn take_over(guard: Guard, control: &'static Control, watch: Watch) {
                 control.start_recycling();
             }
             guard.let_go();
-            serve(listener, control, watch);
+            serve(listener, control, &pages, watch);
         } else {
             if watch == Watch::Pins {
                 control.log(NOTHING_LEAVES_UNGUARDED);
@@ -275,7 +354,7 @@ const fn iowr(nr: u64, size: usize) -> u64 {
 }
 
 /// Every call that comes here switches reuse off, and goes on.
-fn serve(listener: OwnedFd, control: &'static Control, watch: Watch) {
+fn serve(listener: OwnedFd, control: &'static Control, pages: &Pages, watch: Watch) {
     let recv = iowr(0, size_of::<libc::seccomp_notif>());
     let send = iowr(1, size_of::<libc::seccomp_notif_resp>());
     loop {
@@ -290,8 +369,13 @@ fn serve(listener: OwnedFd, control: &'static Control, watch: Watch) {
                     _ => return,
                 }
             }
+            if call.data.nr as i64 == libc::SYS_openat2 && call.data.args[5] == GUARD_STOP as u64 {
+                // The program wants a listener of its own. Who asks goes on when ours is closed.
+                control.stop_recycling();
+                return;
+            }
             // The engine's own descriptors do not touch the program's pages.
-            if !control.is_engine_thread(call.pid) {
+            if !is_engine_thread(pages, call.pid) {
                 if watch == Watch::Pins && control.may_recycle() {
                     control.log(NOTHING_LEAVES);
                 }
@@ -359,7 +443,9 @@ mod tests {
             (libc::SYS_openat, [0, 0, direct, 0, 0, 0]),
             (libc::SYS_open, [0, direct, 0, 0, 0, 0]),
             (libc::SYS_fcntl, [3, libc::F_SETFL as u32, direct, 0, 0, 0]),
-            (libc::SYS_setsockopt, [3, 1, SO_ZEROCOPY, 0, 0, 0]),
+            (libc::SYS_sendto, [3, 0, 9, MSG_ZEROCOPY | 64, 0, 0]),
+            (libc::SYS_sendmsg, [3, 0, MSG_ZEROCOPY, 0, 0, 0]),
+            (libc::SYS_sendmmsg, [3, 0, 1, MSG_ZEROCOPY, 0, 0]),
         ] {
             assert_eq!(judge(nr, args), RET_NOTIFY, "{nr} {args:?}");
         }
@@ -370,13 +456,36 @@ mod tests {
             (libc::SYS_open, [0, plain, direct, 0, 0, 0]),
             (libc::SYS_fcntl, [3, libc::F_GETFL as u32, direct, 0, 0, 0]),
             (libc::SYS_fcntl, [3, libc::F_SETFL as u32, plain, 0, 0, 0]),
-            (libc::SYS_setsockopt, [3, 1, 2, 0, 0, 0]),
+            (libc::SYS_sendto, [3, 0, MSG_ZEROCOPY, 64, 0, 0]),
+            (libc::SYS_openat, [0, 0, direct, 0, 0, GUARD_PASS as u32]),
             (9999, [direct; 6]),
         ] {
             assert_eq!(judge(nr, args), RET_ALLOW, "{nr} {args:?}");
         }
-        let old = judge_of(Watch::Pins, 3, libc::SYS_vmsplice, [0; 6]);
-        assert_eq!(old, RET_ALLOW);
+        let other = judge_of(Watch::Pins, 3, libc::SYS_vmsplice, [0; 6]);
+        assert_eq!(other, RET_ALLOW);
+    }
+
+    #[test]
+    fn calls_by_int_0x80_are_stopped_too() {
+        let judge = |watch, nr, args| judge_of(watch, AUDIT_ARCH_I386, nr, args);
+        for (nr, args, stopped) in [
+            (316, [0; 6], true),
+            (425, [0; 6], true),
+            (5, [0, O_DIRECT, 0, 0, 0, 0], true),
+            (5, [0, 0, O_DIRECT, 0, 0, 0], false),
+            (55, [3, libc::F_SETFL as u32, O_DIRECT, 0, 0, 0], true),
+            (102, [9, 0, 0, 0, 0, 0], true),
+            (102, [20, 0, 0, 0, 0, 0], true),
+            (102, [3, 0, 0, 0, 0, 0], false),
+            (3, [0; 6], false),
+            // vmsplice of 64-bit programs is another call here.
+            (libc::SYS_vmsplice, [0; 6], false),
+        ] {
+            let want = if stopped { RET_NOTIFY } else { RET_ALLOW };
+            assert_eq!(judge(Watch::ZeroCopy, nr, args), want, "{nr} {args:?}");
+        }
+        assert_eq!(judge(Watch::Pins, 26, [0; 6]), RET_NOTIFY);
     }
 
     #[test]

@@ -10,13 +10,13 @@ const PAGE: usize = 4096;
 const MEGABYTES: usize = 256;
 
 /// The kernel's setting, for as long as this lives. It is the machine's: held under its lock.
-struct Setting {
+pub struct Setting {
     path: PathBuf,
     before: String,
 }
 
 impl Setting {
-    fn set(name: &str, value: &str) -> Setting {
+    pub fn set(name: &str, value: &str) -> Setting {
         let path = Path::new("/proc/sys/kernel").join(name);
         let before = fs::read_to_string(&path).unwrap();
         fs::write(&path, value).unwrap();

@@ -36,6 +36,8 @@ fn sizes() {
         let arg = format!("--memory={size}");
         assert!(refused(2, &[&arg, "true"]).contains("--memory"));
     }
+    let line = refused(2, &["--memory", "65535K", "--swap", "ram", "true"]);
+    assert!(line.contains("--memory 65535K is too little"), "{line}");
     let line = refused(2, &["--memory", "1M", "--swap", "ram", "--", "true"]);
     assert!(
         line.contains("too little") && line.contains("64M"),
@@ -65,6 +67,16 @@ fn swap_places() {
     );
     let line = refused(125, &["--swap", "/dev/null", "true"]);
     assert!(line.contains("/dev/null"), "{line}");
+    let line = refused(125, &["--swap", "/dev/sdz9", "true"]);
+    assert!(
+        line.contains("no device '/dev/sdz9'") && !Path::new("/dev/sdz9").exists(),
+        "{line}"
+    );
+    let line = refused(
+        125,
+        &["--swap", "/var/tmp", "--swap", "/var/../var/tmp", "true"],
+    );
+    assert!(line.contains("twice"), "{line}");
     let line = refused(125, &["--swap", "/proc", "true"]);
     assert!(line.contains("/proc"), "{line}");
     let read_only = Mount::tmpfs("ro");

@@ -6,13 +6,16 @@
 
 mod core_dumps;
 mod errors;
+mod front;
 mod kill;
 mod limits;
+mod lives;
 mod memory;
 mod pass_through;
 mod processes;
 mod programs;
 mod runtimes;
+mod sealed;
 mod stats;
 mod support;
 mod swap_full;
@@ -20,3 +23,4 @@ mod swap_in;
 mod swap_out;
 mod swapoff;
 mod syscalls;
+mod thread_ends;

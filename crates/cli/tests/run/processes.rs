@@ -1,6 +1,6 @@
 //! fork, exec and their relatives with memory that is swapped out.
 
-use crate::support::{compile, kill, long, wait_for, Done, Run};
+use crate::support::{compile, kill, long, wait_for, Dir, Done, Run};
 
 fn run(what: &str) -> Done {
     let program = compile("processes");
@@ -131,5 +131,26 @@ fn hundreds_in_turn() {
     )
     .seconds(90)
     .ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+}
+
+/// Its engine's threads do not stand in the way.
+#[test]
+fn a_mount_name_space_is_entered() {
+    let program = compile("name_spaces");
+    let dir = Dir::new("names");
+    let done = Run::new(64, [program.as_os_str(), dir.path().as_os_str()])
+        .seconds(60)
+        .ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+}
+
+/// Calls that wait for a userfaultfd of the program's own hold up nobody else.
+#[test]
+fn calls_that_wait_for_the_program() {
+    let program = compile("waiting_calls");
+    let plain = std::process::Command::new(&program).output().unwrap();
+    assert_eq!(plain.stdout, b"ok\n", "{plain:?}");
+    let done = Run::new(64, [program]).seconds(60).ok();
     assert_eq!(done.stdout, "ok\n", "{done}");
 }

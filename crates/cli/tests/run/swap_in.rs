@@ -28,13 +28,16 @@ fn walks_and_jumps_are_told_apart() {
     let jump = hints("none", "jump", "auto");
     let pages = jump.counter("hugepages-4kB/swpin");
     assert!(pages > 500 && larger_reads(&jump) < pages / 10, "{jump}");
+    // On their second chance huge pages give what is touched, and the rest leaves.
+    assert!(jump.counter("writeback_copied") > 16, "{jump}");
 }
 
 /// What a walk finds there in part comes with all of the rest, ahead of it.
 #[test]
 fn walks_fill_up_what_is_half_there() {
     let done = hints("none", "patches", "auto");
-    assert!(done.counter("swap_ra_hit") > 8, "{done}");
+    // As many of the 16 ranges as memory was free for in time.
+    assert!(done.counter("swap_ra_hit") > 2, "{done}");
     assert!(done.counter("thp_collapse_alloc") > 8, "{done}");
 }
 
@@ -55,7 +58,9 @@ fn strides_are_read_ahead() {
     for (what, least) in [("stride", 300), ("rows", 16)] {
         let done = hints("none", what, "auto");
         assert!(done.counter("stride_ra_hit") > least, "{done}");
-        assert_eq!(done.counter("thp_swpin"), 0, "{done}");
+        // The eight passes together bring in less than what they pass over once. Where a read
+        // takes long, a few ranges come whole: the guess that all that is used may fit.
+        assert!(done.counter("pswpin") < 96 * 256, "{done}");
         let never = hints("random", what, "auto");
         assert_eq!(larger_reads(&never), 0, "{never}");
     }
@@ -66,6 +71,15 @@ fn strides_are_read_ahead() {
 fn narrow_strides_are_read_ahead() {
     let done = hints("none", "narrow", "auto");
     assert!(done.counter("stride_ra_hit") > 100, "{done}");
+}
+
+/// So many ranges are read ahead at a time, and what is asked for beyond that is left.
+#[test]
+fn more_is_asked_for_than_is_kept_ready() {
+    let program = compile("hints");
+    let done = Run::new(128, [program.to_str().unwrap(), "none", "ask"]).ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    assert!(done.counter("swap_ra") >= 32, "{done}");
 }
 
 #[test]

@@ -93,3 +93,32 @@ fn unchanged_folios_are_not_written_again() {
         .above(320));
     assert!(done.counter("swap_clean") < pages, "{done}");
 }
+
+fn writing(rounds: u32, what: &str, inject: &str) -> Done {
+    let program = compile("writing").display().to_string();
+    let mut run = Run::new(64, [program, rounds.to_string(), what.into()]);
+    if !inject.is_empty() {
+        run = run.env("HUGESWAP_INJECT", inject);
+    }
+    let done = run.ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    assert!(done.counter("writeback_copied") > 16, "{done}");
+    done
+}
+
+/// Who touches a page that is being written gets that page; the others leave, and its slot stays true.
+#[test]
+fn what_is_touched_while_it_is_written_comes_back_alone() {
+    let done = writing(400, "read", "");
+    let pages = 24 << 9;
+    assert!(done.counter("pgsteal") > 4 * pages, "{done}");
+    assert!(done.counter("pswpout") < 3 * pages / 2, "{done}");
+}
+
+#[test]
+fn what_is_changed_while_it_is_written_is_written_again() {
+    let rounds = if long() { 20_000 } else { 400 };
+    for inject in ["", "delay=3,reorder,short=every:3", "write-eio=every:40"] {
+        writing(rounds, "write", inject);
+    }
+}

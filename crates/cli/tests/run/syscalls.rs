@@ -71,6 +71,69 @@ exact_cases! {
     hinted_while_unmapped,
 }
 
+/// Where memory lies, and who has it: c/addresses.c.
+#[test]
+fn addresses() {
+    let program = compile("addresses");
+    for what in ["noreplace", "again", "no_more", "locked_heap", "terabytes"] {
+        let done = Run::new(64, [program.to_str().unwrap(), what])
+            .seconds(60)
+            .ok();
+        assert_eq!(done.stdout, "ok\n", "{what}: {done}");
+    }
+}
+
+/// The run's guard sees what it must, and is not seen: c/guard.c.
+#[test]
+fn guard() {
+    let program = compile("guard");
+    for what in ["storm", "listener", "old_calls"] {
+        let done = Run::new(64, [program.to_str().unwrap(), what])
+            .seconds(60)
+            .ok();
+        assert_eq!(done.stdout, "ok\n", "{what}: {done}");
+        done.has_swapped();
+    }
+}
+
+/// mremap takes along what was said of the memory, see c/remaps.c.
+#[test]
+fn remaps() {
+    let program = compile("remaps");
+    for what in [
+        "wiped",
+        "not_for_children",
+        "guarded",
+        "keyed",
+        "pinned",
+        "phases",
+        "pieces",
+        "longer",
+        "watched",
+    ] {
+        let done = Run::new(64, [program.to_str().unwrap(), what])
+            .seconds(60)
+            .ok();
+        assert_eq!(done.stdout, "ok\n", "{what}: {done}");
+        done.has_swapped();
+    }
+}
+
+/// What the kernel refuses, or does in part, is the same with us, and so is every page after it.
+#[test]
+fn asked_and_answered() {
+    let program = compile("asks");
+    let plain = std::process::Command::new(&program).output().unwrap();
+    assert!(plain.status.success(), "{plain:?}");
+    let done = Run::new(64, [program]).seconds(120).ok();
+    let native = String::from_utf8(plain.stdout).unwrap();
+    for (ours, without) in done.stdout.lines().zip(native.lines()) {
+        assert_eq!(ours, without);
+    }
+    assert_eq!(done.stdout.len(), native.len());
+    done.has_swapped();
+}
+
 /// The kernel allows one userfaultfd for each mapping.
 #[test]
 fn a_userfaultfd_of_its_own() {

@@ -103,6 +103,13 @@ impl CoreFile {
         })
     }
 
+    /// Whether the kernel stopped before the end. It ends a whole file with a byte where the last pages
+    /// are holes.
+    pub fn is_cut(&self) -> bool {
+        let end = |s: &Segment| s.offset.saturating_add(s.bytes);
+        self.segments.iter().any(|s| end(s) > self.bytes)
+    }
+
     /// When it was written last, in seconds.
     pub fn written(path: &Path) -> Option<i64> {
         let meta = std::fs::symlink_metadata(path).ok()?;
@@ -308,6 +315,7 @@ mod tests {
         b.extend([8; 4096]);
         b.extend([9; 4096]);
         let c = core("reads", &b).unwrap();
+        assert!(c.is_cut());
         let mut two = [0; 2];
         assert!(c.read(0x10fff, &mut two));
         assert_eq!(two, [8, 7]);
@@ -330,6 +338,7 @@ mod tests {
             let mut c = CoreFile::of(f).unwrap();
             assert!(c.says_holes);
             c.says_holes = says_holes;
+            assert!(!c.is_cut());
             let (holes, missing) = c.holes(0x10000, 5 * 4096).unwrap();
             let pages: u64 = holes.iter().map(|h| h.bytes / PAGE).sum();
             assert_eq!((pages, missing), (4, 0));

@@ -1,10 +1,12 @@
 //! Putting pages that were in swap into a core file.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use hugeswap::dump::{Memory, Source, Tables, Unreadable};
-use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
+use hugeswap::mm::{SwapEntry, PAGE_SIZE, PMD_SIZE};
+use hugeswap::seal::{self, Key, Mode, Nonce, Tag, Unwrap};
 
 use super::elf::{CoreFile, Hole};
 
@@ -45,10 +47,53 @@ impl Buffer {
     }
 }
 
+/// Opens what a dead process has sealed.
+pub struct Opener<'t> {
+    tables: &'t Tables<'t, CoreFile>,
+    mode: Mode,
+    unwrap: Unwrap,
+    /// By generation, as far as they were needed.
+    keys: BTreeMap<usize, Option<Key>>,
+}
+
+impl<'t> Opener<'t> {
+    pub fn new(tables: &'t Tables<'t, CoreFile>, mode: Mode, unwrap: Unwrap) -> Opener<'t> {
+        Opener {
+            tables,
+            mode,
+            unwrap,
+            keys: BTreeMap::new(),
+        }
+    }
+
+    /// Opens pages that were read from slot `first` on.
+    fn open(
+        &mut self,
+        bytes: &mut [u8],
+        first: SwapEntry,
+        sealed: &[(Nonce, Tag)],
+    ) -> Result<(), String> {
+        let pages = bytes.chunks_exact_mut(PAGE_SIZE);
+        for (i, (page, (nonce, tag))) in pages.zip(sealed).enumerate() {
+            let page = page.try_into().map_err(|_| "no whole page")?;
+            let generation = nonce.generation();
+            let (tables, unwrap) = (self.tables, self.unwrap);
+            let known = self.keys.entry(generation);
+            let key = known.or_insert_with(|| tables.key(unwrap, generation));
+            let key = key.as_ref().ok_or("its key is not known")?;
+            let at = first.checked_add(i as u64).ok_or("no such slot")?;
+            seal::open(self.mode, key, at, *nonce, tag, page)
+                .map_err(|_| "swap does not have what was written there")?;
+        }
+        Ok(())
+    }
+}
+
 /// Completes a core file. `devices` by their numbers.
 pub fn fill(
     core: &CoreFile,
     tables: &Tables<'_, CoreFile>,
+    mut opener: Opener<'_>,
     devices: &[File],
 ) -> Result<Filled, Unreadable> {
     let mut filled = Filled::default();
@@ -70,10 +115,22 @@ pub fn fill(
                 source: &source,
                 skip: hole.at - at,
             };
-            one(core, &hole, source, devices, &mut buffer, &mut filled);
+            let mut from = From {
+                core,
+                opener: &mut opener,
+                devices,
+            };
+            one(&mut from, &hole, source, &mut buffer, &mut filled);
         }
     })?;
     Ok(filled)
+}
+
+/// What pages come from.
+struct From<'f, 't> {
+    core: &'f CoreFile,
+    opener: &'f mut Opener<'t>,
+    devices: &'f [File],
 }
 
 /// A source from so many bytes on.
@@ -83,36 +140,43 @@ struct Part<'s> {
 }
 
 impl Part<'_> {
-    fn read(&self, core: &CoreFile, devices: &[File], into: &mut [u8]) -> Result<(), String> {
+    fn read(&self, from: &mut From<'_, '_>, into: &mut [u8]) -> Result<(), String> {
         match self.source {
-            Source::Memory(at) => match core.read(at.saturating_add(self.skip), into) {
+            Source::Memory(at) => match from.core.read(at.saturating_add(self.skip), into) {
                 true => Ok(()),
                 false => Err("the file is cut".into()),
             },
-            Source::Slot(entry) => {
-                let device = devices
+            Source::Slot(entry, sealed) => {
+                let device = from
+                    .devices
                     .get(entry.device().index())
                     .ok_or("no such device")?;
                 device
                     .read_exact_at(into, entry.byte_offset() + self.skip)
-                    .map_err(|e| e.to_string())
+                    .map_err(|e| e.to_string())?;
+                let skip = self.skip / PAGE_SIZE as u64;
+                let first = entry.checked_add(skip).ok_or("no such slot")?;
+                let sealed = sealed.get(skip as usize..).unwrap_or_default();
+                if sealed.len() * PAGE_SIZE < into.len() {
+                    return Err("no such slot".into());
+                }
+                from.opener.open(into, first, sealed)
             }
         }
     }
 }
 
 fn one(
-    core: &CoreFile,
+    from: &mut From<'_, '_>,
     hole: &Hole,
     source: Part<'_>,
-    devices: &[File],
     buffer: &mut Buffer,
     filled: &mut Filled,
 ) {
     let into = buffer.first(hole.bytes as usize);
     let pages = (into.len() / PAGE_SIZE) as u64;
-    let done = source.read(core, devices, into);
-    match done.and_then(|()| core.fill(hole, into).map_err(|e| e.to_string())) {
+    let done = source.read(from, into);
+    match done.and_then(|()| from.core.fill(hole, into).map_err(|e| e.to_string())) {
         Ok(()) => filled.pages += pages,
         Err(_) if pages > 1 => {
             // All of it that can be had.
@@ -121,7 +185,7 @@ fn one(
                     source: source.source,
                     skip: source.skip + (page.at - hole.at),
                 };
-                one(core, &page, part, devices, buffer, filled);
+                one(from, &page, part, buffer, filled);
             }
         }
         Err(e) => filled.miss(1, || e),

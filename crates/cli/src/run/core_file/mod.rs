@@ -9,19 +9,23 @@ mod elf;
 mod fill;
 mod pattern;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Acquire;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use hugeswap::control::{Control, Proc, LIVE, MAX_PROCS};
+use hugeswap::control::{Control, Proc};
 use hugeswap::dump::{Tables, Unreadable};
+use hugeswap::seal::{Mode, Unwrap};
 
 use super::devices::Opened;
+use super::life::Id;
+use super::processes::Member;
 use elf::CoreFile;
+use fill::Opener;
 use pattern::Pattern;
 
 /// How often it is looked in which directories the processes are.
@@ -34,11 +38,11 @@ pub struct Cores {
     verbose: bool,
     /// Where processes of the run were seen, the last one last.
     directories: Vec<PathBuf>,
-    /// The process of each entry whose directory was asked for.
-    seen: Vec<u32>,
+    /// Images whose directory was asked for.
+    seen: HashSet<Id>,
     next_look: Instant,
-    /// Of each entry whose core file is being completed.
-    jobs: Vec<Option<JoinHandle<()>>>,
+    /// Images whose core file is being completed.
+    jobs: HashMap<Id, JoinHandle<()>>,
     /// Processes that had pages in swap, and of which no core file was found.
     without: HashSet<u32>,
     /// Files that were written before are of no interest; in seconds.
@@ -52,9 +56,9 @@ impl Cores {
             control,
             verbose,
             directories: std::env::current_dir().into_iter().collect(),
-            seen: vec![0; MAX_PROCS],
+            seen: HashSet::new(),
             next_look: Instant::now(),
-            jobs: (0..MAX_PROCS).map(|_| None).collect(),
+            jobs: HashMap::new(),
             without: HashSet::new(),
             // The clock of a file system may be a little behind.
             began: now.map_or(0, |d| d.as_secs() as i64 - 2),
@@ -63,18 +67,18 @@ impl Cores {
 
     /// Remembers in which directories the processes are: a core file goes there, and once a process is
     /// dead nobody knows.
-    pub fn look_around(&mut self) {
+    pub fn look_around<'m>(&mut self, present: impl Iterator<Item = (Id, &'m Member)>) {
         let all = Instant::now() >= self.next_look;
         if all {
             self.next_look = Instant::now() + LOOK;
         }
-        for (p, seen) in self.control.procs.iter().zip(&mut self.seen) {
-            let pid = p.pid.load(Relaxed);
-            if p.state.load(Acquire) != LIVE || (!all && *seen == pid) {
+        let before = std::mem::take(&mut self.seen);
+        for (id, m) in present.filter(|(_, m)| m.pid != 0) {
+            self.seen.insert(id);
+            if !all && before.contains(&id) {
                 continue;
             }
-            *seen = pid;
-            let Ok(directory) = std::fs::read_link(format!("/proc/{pid}/cwd")) else {
+            let Ok(directory) = std::fs::read_link(format!("/proc/{}/cwd", m.pid)) else {
                 continue;
             };
             if self.directories.last() != Some(&directory) {
@@ -86,42 +90,48 @@ impl Cores {
         self.directories.drain(..more);
     }
 
-    /// Whether a dead process's core file is still being completed: its entry must stay, and with it
-    /// its swap. To be asked until it is not.
-    pub fn is_busy(&mut self, entry: usize, p: &Proc, devices: &[Opened]) -> bool {
-        let job = self.jobs[entry].take();
-        let job = match job {
+    /// Whether a dead process's core file is still being completed: its swap must stay, and what it
+    /// borrows. To be asked until it is not.
+    pub fn is_busy(&mut self, id: Id, m: &Member, borrows: bool, devices: &[Opened]) -> bool {
+        let job = match self.jobs.remove(&id) {
             Some(job) if job.is_finished() => {
                 let _ = job.join();
                 None
             }
             Some(job) => Some(job),
-            None => self.start(p, devices),
+            None => self.start(m.pid, m.page(), borrows, devices),
         };
-        self.jobs[entry] = job;
-        self.jobs[entry].is_some()
+        let busy = job.is_some();
+        self.jobs.extend(job.map(|job| (id, job)));
+        busy
     }
 
     pub fn any_busy(&self) -> bool {
-        self.jobs.iter().any(Option::is_some)
+        !self.jobs.is_empty()
     }
 
-    fn start(&mut self, p: &Proc, devices: &[Opened]) -> Option<JoinHandle<()>> {
+    fn start(
+        &mut self,
+        pid: u32,
+        p: &Proc,
+        borrows: bool,
+        devices: &[Opened],
+    ) -> Option<JoinHandle<()>> {
         let (signpost, key) = (p.signpost.load(Acquire), p.dump_key.load(Acquire));
-        let borrows = p.lenders.iter().any(|l| l.load(Relaxed) != 0);
         if key == 0 || (p.stats.pgscan.get() == 0 && !borrows) {
             return None;
         }
-        let pid = p.pid.load(Relaxed);
         let Some((path, core)) = self.find(pid, signpost, key) else {
             self.without.insert(pid);
             return None;
         };
+        let unwrap = p.handed_keys();
+        let mode = self.control.settings.seal_mode();
         let open = |d: &Opened| d.fd.as_fd().try_clone_to_owned().map(File::from);
         let devices: Vec<File> = devices.iter().map(open).collect::<Result<_, _>>().ok()?;
         let (control, verbose) = (self.control, self.verbose);
         let job = move || {
-            if let Some(line) = complete(&core, signpost, key, &devices, verbose) {
+            if let Some(line) = complete(&core, signpost, key, (mode, unwrap), &devices, verbose) {
                 control.log(&format!("{line} ({}, process {pid})", path.display()));
             }
             control.call();
@@ -129,8 +139,8 @@ impl Cores {
         std::thread::Builder::new().spawn(job).ok()
     }
 
-    /// The core file of a process. One of which the tables can't be read is taken for its core if nothing
-    /// says otherwise.
+    /// The core file of a process. One that is cut is none: of what was resident nobody could tell what is
+    /// missing, and it would grow beyond what the limit allows.
     fn find(&self, pid: u32, signpost: u64, key: u64) -> Option<(PathBuf, CoreFile)> {
         let Pattern::File(names) = Pattern::now(pid) else {
             return None;
@@ -138,7 +148,7 @@ impl Cores {
         let found = names.find(&self.directories);
         let new = |path: &PathBuf| CoreFile::written(path).is_some_and(|t| t >= self.began);
         found.into_iter().rev().filter(new).find_map(|path| {
-            let core = CoreFile::open(&path).ok()?;
+            let core = CoreFile::open(&path).ok().filter(|c| !c.is_cut())?;
             match Tables::find(&core, signpost, key) {
                 Ok(_) => Some((path, core)),
                 Err(_) => None,
@@ -169,11 +179,14 @@ fn complete(
     core: &CoreFile,
     signpost: u64,
     key: u64,
+    (mode, unwrap): (Mode, Unwrap),
     devices: &[File],
     verbose: bool,
 ) -> Option<String> {
-    let done =
-        Tables::find(core, signpost, key).and_then(|tables| fill::fill(core, &tables, devices));
+    let done = Tables::find(core, signpost, key).and_then(|tables| {
+        let opener = Opener::new(&tables, mode, unwrap);
+        fill::fill(core, &tables, opener, devices)
+    });
     match done {
         Ok(filled) if filled.missing > 0 => Some(format!(
             "warning: {} pages that were in swap are zeros in the core file: {}",

@@ -83,6 +83,13 @@ static void will_need(void) {
   for (size_t i = 0; i < 8 * MB / PAGE; i++) check_page(i);
 }
 
+/* More is asked for than is kept ready, and none of it touched meanwhile. */
+static void ask(void) {
+  page_out(PAGES * PAGE);
+  for (size_t at = 0; at < PAGES * PAGE; at += 2 * MB) MUST(madvise(p + at, 2 * MB, MADV_WILLNEED) == 0);
+  for (size_t i = 0; i < PAGES; i++) check_page(i);
+}
+
 /* Of what was written last, what is called cold leaves first. */
 static void cold(void) {
   char *old = map_rw(16 * MB), *new = map_rw(16 * MB), *more = map_rw(32 * MB);
@@ -140,6 +147,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(what, "rows")) stride(512);
     else if (!strcmp(what, "patches")) patches();
     else if (!strcmp(what, "will-need")) will_need();
+    else if (!strcmp(what, "ask")) ask();
     else STOP("unknown: %s", what);
   }
   say("ok\n");

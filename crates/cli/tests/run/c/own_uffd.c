@@ -39,6 +39,11 @@ int main(void) {
   MUST(uffd >= 0);
   struct uffdio_api api = {.api = UFFD_API};
   MUST(ioctl(uffd, UFFDIO_API, &api) == 0);
+  /* What is refused changes nothing: such memory goes on being swapped. */
+  struct uffdio_register bad = {{(u64)p, bytes}, 1 << 20, 0};
+  MUST(ioctl(uffd, UFFDIO_REGISTER, &bad) == -1 && errno == EINVAL);
+  fill(p, bytes, 3);
+  fill(p, bytes, 1);
   /* Fresh memory. */
   fresh = map_rw(some);
   struct uffdio_register r = {{(u64)fresh, some}, UFFDIO_REGISTER_MODE_MISSING, 0};

@@ -1,36 +1,24 @@
 //! The page that the supervisor shares with the processes it runs: limits down, counters up.
 //!
 //! `hugeswap run` makes it in a memfd; every managed process maps it. Nobody holds a lock in it,
-//! so that `kill -9` of anyone leaves it usable. A process owns its entry of `procs`; the
-//! supervisor gives limits and takes dead entries back.
+//! so that `kill -9` of anyone leaves it usable. What is one process's alone is in a page of its own
+//! (`own`); what has to be asked for goes over a socket (`link`).
 #![allow(unsafe_code)]
 
+pub mod link;
+mod own;
+
+pub use own::{keep_from_children, Clusters, Mapped, Proc, Writing};
+
 use crate::mm::PAGE_SIZE;
-use crate::stats::Stats;
+use crate::seal::Mode;
 use crate::sys::futex::{self, Scope};
-use crate::sys::{syscall, Errno};
+use crate::sys::{mem, Errno};
 use core::ops::Range;
-use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
-/// Environment variable that carries the path of the control memfd.
-pub const ENV: &str = "HUGESWAP_CONTROL";
 /// Layout of this structure; a preloaded library of another build refuses to run.
-const MAGIC: u64 = 0x6875_6765_7377_0000 + Control::BYTES as u64;
-
-/// States of a process's entry. Who changes it is in brackets.
-///
-/// | state | meaning | becomes |
-/// |---|---|---|
-/// | FREE | nobody's | BUSY (who takes it) |
-/// | BUSY | being set up or torn down | LIVE or NEW (who took it), FREE (supervisor) |
-/// | NEW | for a child that is being forked; `pid` is the parent's or the child's | LIVE (child), FREE (parent, no child), GONE (supervisor: that pid is dead) |
-/// | LIVE | a process's | GONE (supervisor: it is dead; itself: it is another program now) |
-/// | GONE | a dead process's, whose swap others may still read | BUSY (supervisor) |
-pub const FREE: u32 = 0;
-pub const BUSY: u32 = 1;
-pub const LIVE: u32 = 2;
-pub const GONE: u32 = 3;
-pub const NEW: u32 = 4;
+pub const LAYOUT: u64 = 0x6875_6765_7377_0000 + (Control::BYTES + Proc::BYTES) as u64;
 
 /// Kinds of devices: a file or block device; memory; memory that the supervisor filled and that
 /// must not be given back.
@@ -38,11 +26,19 @@ pub const FILE: u32 = 0;
 pub const RAM: u32 = 1;
 pub const FILLED_RAM: u32 = 2;
 
-pub const MAX_PROCS: usize = 256;
+/// The last argument of an `openat` that the run's guard was told of before, and lets pass; and of an
+/// `openat2` by which a program of the run gives the guard up. The kernel looks at neither.
+pub const GUARD_PASS: usize = 0x6875_6765;
+pub const GUARD_STOP: usize = 0x6875_6766;
+
 pub const MAX_DEVICES: usize = 8;
+/// Ranges that a process writes at a time, at most.
+pub const WRITES: usize = 8;
 pub const PATH_LEN: usize = 256;
 /// Swap space is handed to processes in pieces of this size.
 pub const SEGMENT_BYTES: u64 = 32 << 20;
+/// Clusters of a segment.
+pub const SEGMENT_CLUSTERS: usize = SEGMENT_BYTES as usize / crate::mm::PMD_SIZE;
 /// 2 TiB of swap to a device.
 pub const MAX_SEGMENTS: usize = 65536;
 const LOG_BYTES: usize = 64 << 10;
@@ -115,11 +111,20 @@ pub struct Settings {
     pub no_move: u32,
     /// A `SwapIn`.
     pub swapin: u32,
+    /// What goes to swap is encrypted.
+    pub encrypt: u32,
     /// For tests.
     pub faults: Faults,
 }
 
 impl Settings {
+    pub fn seal_mode(&self) -> Mode {
+        match self.encrypt {
+            0 => Mode::Check,
+            _ => Mode::Encrypt,
+        }
+    }
+
     pub fn swap_in(&self) -> SwapIn {
         match self.swapin {
             1 => SwapIn::Always,
@@ -174,8 +179,6 @@ impl Usage {
 
 #[repr(C)]
 pub struct DeviceEntry {
-    /// Where processes open it: a path below the supervisor's /proc entry.
-    path: [u8; PATH_LEN],
     /// What the user calls it.
     name: [u8; PATH_LEN],
     pub max_bytes: u64,
@@ -187,33 +190,13 @@ pub struct DeviceEntry {
     owners: [AtomicU32; MAX_SEGMENTS],
 }
 
-#[repr(C, align(64))]
-pub struct Proc {
-    /// See `FREE`.
-    pub state: AtomicU32,
-    pub pid: AtomicU32,
-    /// Start time of the pid in clock ticks, so that a reused pid is not taken for it.
-    pub start_time: AtomicU64,
-    /// Pages that the process may keep resident. The supervisor writes it.
-    pub limit_pages: AtomicI64,
-    /// Pages that it keeps. The process writes it.
-    pub charged_pages: AtomicI64,
-    /// While a fork is prepared: the process keeps at most this; 0 for no such cap.
-    pub fork_cap: AtomicI64,
-    /// Nonzero when it would use more if it could.
-    pub pressed: AtomicU32,
-    /// Wakes the process's reclaim thread when the limit changed.
-    pub limit_seq: AtomicU32,
-    /// Numbers of the engine's threads.
-    pub engine_tids: [AtomicU32; 3],
-    /// For each device the epoch of the last swapoff of which this process has nothing left there.
-    pub left: [AtomicU32; MAX_DEVICES],
-    /// Where the process has its `dump::Signpost`, and the key in it; 0 for none yet.
-    pub signpost: AtomicU64,
-    pub dump_key: AtomicU64,
-    /// Processes whose segments this one may still read: forked from them.
-    pub lenders: [AtomicU64; MAX_PROCS / 64],
-    pub stats: Stats,
+/// Sums over the processes that live, as the supervisor last saw them.
+#[repr(C)]
+#[derive(Default)]
+pub struct Totals {
+    pub charged_pages: AtomicU64,
+    pub swapped_bytes: AtomicU64,
+    pub swapoff_pages: AtomicU64,
 }
 
 #[repr(C)]
@@ -223,18 +206,26 @@ pub struct Control {
     /// Nonzero while staging folios may be used again with old bytes in them: no program of the
     /// run can have a hold of pages that left it. Never set again once it was cleared.
     recycle: AtomicU32,
-    pub supervisor_pid: u32,
-    /// Set when `hugeswap run` ended in order; without it, its end is the program's.
-    pub released: AtomicU32,
     /// Bumped to call the supervisor.
     pub need: AtomicU32,
     /// Bytes of the log ring ever written.
     log_at: AtomicU64,
     log: [AtomicU32; LOG_BYTES / 4],
-    pub procs: [Proc; MAX_PROCS],
+    pub totals: Totals,
     pub devices: [DeviceEntry; MAX_DEVICES],
-    /// Counters of processes that are gone.
-    pub past: Stats,
+}
+
+static CURRENT: AtomicPtr<Control> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The run of this process from now on.
+pub fn set_current(control: &'static Control) {
+    CURRENT.store(core::ptr::from_ref(control).cast_mut(), Release);
+}
+
+/// The run of this process, if it is in one.
+pub fn current() -> Option<&'static Control> {
+    // SAFETY: null, or made from such a reference.
+    unsafe { CURRENT.load(Acquire).as_ref() }
 }
 
 const LINE: usize = 256;
@@ -248,20 +239,8 @@ impl Control {
     /// # Safety
     /// The file must be one that only this code writes to.
     pub unsafe fn map(fd: i32) -> Result<&'static Control, Errno> {
-        // SAFETY: a new shared mapping; it is never unmapped.
-        let a = unsafe {
-            syscall(
-                libc::SYS_mmap,
-                [
-                    0,
-                    Self::BYTES,
-                    (libc::PROT_READ | libc::PROT_WRITE) as usize,
-                    libc::MAP_SHARED as usize,
-                    fd as usize,
-                    0,
-                ],
-            )
-        }?;
+        // Never unmapped.
+        let a = mem::map_shared(fd, Self::BYTES)?;
         // SAFETY: mapped with this size; every bit pattern is valid for these fields.
         Ok(unsafe { &*(a as *const Control) })
     }
@@ -270,13 +249,12 @@ impl Control {
     ///
     /// # Safety
     /// Nobody else may have the page yet.
-    pub unsafe fn init(&self, settings: Settings, supervisor_pid: u32) {
+    pub unsafe fn init(&self, settings: Settings) {
         let me = self as *const Control as *mut Control;
         // SAFETY: the caller's contract makes us the only one who looks.
         unsafe {
             (*me).settings = settings;
-            (*me).supervisor_pid = supervisor_pid;
-            (*me).magic = MAGIC;
+            (*me).magic = LAYOUT;
         }
     }
 
@@ -284,7 +262,7 @@ impl Control {
     ///
     /// # Safety
     /// Nobody else may have the page yet.
-    pub unsafe fn set_device(&self, i: usize, path: &str, name: &str, max_bytes: u64, kind: u32) {
+    pub unsafe fn set_device(&self, i: usize, name: &str, max_bytes: u64, kind: u32) {
         let d = &self.devices[i] as *const DeviceEntry as *mut DeviceEntry;
         let fill = |field: &mut [u8; PATH_LEN], text: &str| {
             let n = text.len().min(PATH_LEN - 1);
@@ -292,7 +270,6 @@ impl Control {
         };
         // SAFETY: the caller's contract makes us the only one who looks.
         unsafe {
-            fill(&mut (*d).path, path);
             fill(&mut (*d).name, name);
             (*d).max_bytes = max_bytes;
             (*d).kind = kind;
@@ -300,7 +277,7 @@ impl Control {
     }
 
     pub fn is_valid(&self) -> bool {
-        self.magic == MAGIC
+        self.magic == LAYOUT
     }
 
     /// For the supervisor, once the guard against calls that keep pages is in force.
@@ -318,88 +295,15 @@ impl Control {
         self.recycle.load(SeqCst) != 0
     }
 
-    pub fn is_engine_thread(&self, tid: u32) -> bool {
-        self.procs.iter().any(|p| {
-            p.state.load(Acquire) != FREE && p.engine_tids.iter().any(|t| t.load(Acquire) == tid)
-        })
-    }
-
-    /// Takes a free entry, for this process (LIVE) or for a child (NEW).
-    pub fn join(&self, pid: u32, state: u32) -> Option<usize> {
-        for (i, p) in self.procs.iter().enumerate() {
-            if p.state
-                .compare_exchange(FREE, BUSY, AcqRel, Relaxed)
-                .is_err()
-            {
-                continue;
-            }
-            p.pid.store(pid, Relaxed);
-            p.start_time.store(0, Relaxed);
-            p.limit_pages.store(0, Relaxed);
-            p.charged_pages.store(0, Relaxed);
-            p.fork_cap.store(0, Relaxed);
-            p.pressed.store(0, Relaxed);
-            p.signpost.store(0, Relaxed);
-            p.dump_key.store(0, Relaxed);
-            for t in &p.engine_tids {
-                t.store(0, Relaxed);
-            }
-            for w in &p.left {
-                w.store(0, Relaxed);
-            }
-            for l in &p.lenders {
-                l.store(0, Relaxed);
-            }
-            p.state.store(state, Release);
-            return Some(i);
-        }
-        None
-    }
-
     /// Calls the supervisor's attention.
     pub fn call(&self) {
         self.need.fetch_add(1, Release);
         futex::wake(&self.need, 1, Scope::Shared);
     }
 
-    /// Pages that processes other than `me` keep.
-    pub fn charged_by_others(&self, me: usize) -> i64 {
-        self.procs
-            .iter()
-            .enumerate()
-            .filter(|(i, p)| *i != me && matches!(p.state.load(Acquire), LIVE | NEW))
-            .map(|(_, p)| p.charged_pages.load(Acquire).max(0))
-            .sum()
-    }
-
-    /// Whether a living process may read segments of process `owner`.
-    pub fn is_borrowed_from(&self, owner: usize) -> bool {
-        self.procs.iter().enumerate().any(|(i, p)| {
-            i != owner
-                && matches!(p.state.load(Acquire), LIVE | NEW)
-                && p.lenders[owner / 64].load(Acquire) >> (owner % 64) & 1 != 0
-        })
-    }
-
     /// The devices of the run.
     pub fn devices(&self) -> &[DeviceEntry] {
         &self.devices[..(self.settings.devices as usize).min(MAX_DEVICES)]
-    }
-
-    /// Whether no living process has anything left on device `d`, as of the swapoff `epoch`.
-    pub fn all_left(&self, d: usize, epoch: u32) -> bool {
-        self.procs
-            .iter()
-            .filter(|p| matches!(p.state.load(Acquire), LIVE | NEW))
-            .all(|p| p.left[d].load(Acquire) == epoch)
-    }
-
-    /// Wakes the reclaim threads of all processes.
-    pub fn call_processes(&self) {
-        for p in &self.procs {
-            p.limit_seq.fetch_add(1, Release);
-            futex::wake(&p.limit_seq, u32::MAX, Scope::Shared);
-        }
     }
 
     /// Leaves a line for the supervisor to print.
@@ -438,11 +342,6 @@ impl Control {
 }
 
 impl DeviceEntry {
-    pub fn path(&self) -> &[u8] {
-        let n = self.path.iter().position(|&b| b == 0).unwrap_or(0);
-        &self.path[..n]
-    }
-
     /// What the user calls it.
     pub fn name(&self) -> &[u8] {
         let n = self.name.iter().position(|&b| b == 0).unwrap_or(0);
@@ -500,9 +399,9 @@ impl DeviceEntry {
         self.owners[seg].store(DISCARD, Release);
     }
 
-    /// For the supervisor: process `proc` is gone, and nobody reads what it held.
-    pub fn release_all(&self, proc: usize) {
-        let its = |&seg: &usize| self.owners[seg].load(Acquire) == proc as u32 + 1;
+    /// For the supervisor: process `proc` is gone, and nobody reads what it held in these segments.
+    pub fn release_all(&self, proc: usize, which: impl Fn(usize) -> bool) {
+        let its = |&seg: &usize| self.owners[seg].load(Acquire) == proc as u32 + 1 && which(seg);
         (0..self.segments())
             .filter(its)
             .for_each(|seg| self.release_segment(seg));
@@ -542,7 +441,7 @@ impl Control {
         let control = unsafe { &*page };
         for (i, n) in devices.iter().enumerate() {
             // SAFETY: nobody else has it.
-            unsafe { control.set_device(i, "/dev/null", "", n * SEGMENT_BYTES, FILE) };
+            unsafe { control.set_device(i, "", n * SEGMENT_BYTES, FILE) };
         }
         control
     }
@@ -572,9 +471,9 @@ mod tests {
         assert_eq!(seen, [6..7, 9..10]);
         assert!(!d.is_discarding());
         assert_eq!(d.claim_segment(7), Some(6));
-        d.release_all(1);
-        d.release_all(7);
-        d.release_all(0);
+        d.release_all(1, |_| true);
+        d.release_all(7, |_| true);
+        d.release_all(0, |_| true);
         seen.clear();
         d.discard_free(|segs| seen.push(segs));
         assert_eq!(seen, [0..9, 10..40]);

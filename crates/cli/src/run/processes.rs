@@ -1,0 +1,727 @@
+//! The processes of a run: their connections, their pages, their ends.
+//!
+//! What follows from what happens is decided in `life`; here is what happens.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use hugeswap::control::link::{self, Address, Also, Place, Received, Reply, Request, Secret};
+use hugeswap::control::{Control, Proc, LAYOUT};
+use hugeswap::stats::Stats;
+use hugeswap::sys::futex::{self, Scope};
+use hugeswap::sys::thread::random;
+use hugeswap::sys::Errno;
+
+use super::life::{Id, Life, Stage};
+use super::loans::Sweeps;
+use super::object::Object;
+use super::sys::{self, Poller, Process};
+use super::Failure;
+
+/// What is ready: the upper half of a token. The lower half is a number.
+const LISTENING: u32 = 0;
+const BELL: u32 = 1;
+const GUEST: u32 = 2;
+const SOCKET: u32 = 3;
+const PROCESS: u32 = 4;
+
+fn token(kind: u32, number: u32) -> u64 {
+    u64::from(kind) << 32 | u64::from(number)
+}
+
+/// How often is looked whether an image that nobody speaks for is gone; after a second less often.
+const LOOSE: Duration = Duration::from_millis(10);
+/// Where nothing can be found out about a process, it is not waited longer for its core file.
+const LATE: Duration = Duration::from_secs(1);
+/// Connections that have not said what they are.
+const MOST_GUESTS: usize = 256;
+/// Without descriptors, or memory, it is tried again after so long.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// An image of a program.
+pub struct Member {
+    pub object: Arc<Object>,
+    /// Its process's number here; 0 for a child that has not spoken yet.
+    pub pid: u32,
+    /// What only its parent and it know.
+    key: u64,
+    /// Of the last place for a child that it was given, the key.
+    pub last_place: u64,
+    socket: Option<OwnedFd>,
+    process: Option<Arc<Process>>,
+    /// Its memory is gone, whatever its requests still do.
+    is_gone: bool,
+    /// Its swap is not needed for a core file.
+    is_examined: bool,
+    /// Since when nobody speaks for it.
+    loose_since: Option<Instant>,
+}
+
+impl Member {
+    pub fn page(&self) -> &Proc {
+        self.object.page()
+    }
+}
+
+/// A connection that has not said what it is.
+struct Guest {
+    socket: OwnedFd,
+    pid: u32,
+    process: Option<Process>,
+    said: Option<Request>,
+}
+
+/// Where processes find the supervisor, and what they get.
+pub struct Door {
+    listening: [OwnedFd; 2],
+    /// The second one's file, by which it has a path.
+    _path: File,
+    secret: Secret,
+    /// For the environment.
+    pub address: String,
+}
+
+/// Pages by the number of the process, for whoever has to tell an engine's thread from a program's.
+pub type Pages = Arc<Mutex<Vec<(Id, u32, Arc<Object>)>>>;
+
+pub struct Processes {
+    control: &'static Control,
+    poller: Poller,
+    door: Door,
+    bell: Arc<OwnedFd>,
+    /// The control page and the devices.
+    handed: Vec<OwnedFd>,
+    /// `/dev/userfaultfd`, where it can be had.
+    userfaultfd: Option<OwnedFd>,
+    /// `/proc` knows processes by the numbers that we know them by.
+    proc_is_ours: bool,
+    guests: BTreeMap<u32, Guest>,
+    next_guest: u32,
+    /// Nobody is let in before then.
+    closed_until: Option<Instant>,
+    life: Life,
+    members: BTreeMap<Id, Member>,
+    pages: Pages,
+    sweeps: Sweeps,
+    /// Counters of images that are gone.
+    past: Box<Stats>,
+    /// The run ends: whoever comes is killed.
+    ends: bool,
+}
+
+impl Door {
+    pub fn open() -> Result<Door, Failure> {
+        let failed = |e: &dyn std::fmt::Display| {
+            Failure::ours(format!("programs could not reach the supervisor: {e}"))
+        };
+        let secret = [random(), random()];
+        let key = format!("{:016x}", random());
+        let (by_path, file) = listen_by_path(&key).map_err(|e| failed(&e))?;
+        // By the number that /proc knows us by.
+        let me = std::fs::read_link("/proc/self").unwrap_or_default();
+        let path = format!("/proc/{}/fd/{}", me.display(), file.as_raw_fd());
+        let text = Address::text(&key, secret, &path);
+        let address = Address::parse(text.as_bytes()).ok_or_else(|| failed(&"its name"))?;
+        let by_name = address.listen().map(own).map_err(|e| failed(&e))?;
+        Ok(Door {
+            listening: [by_name, by_path],
+            _path: file,
+            secret,
+            address: text,
+        })
+    }
+}
+
+#[allow(unsafe_code)]
+fn own(fd: RawFd) -> OwnedFd {
+    // SAFETY: just made for us, and nobody else's.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// A socket in a directory that anybody may write to, whose name is gone again: it is reached by the
+/// descriptor of its file.
+fn listen_by_path(key: &str) -> io::Result<(OwnedFd, File)> {
+    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for directory in [std::env::temp_dir(), "/dev/shm".into(), "/run".into()] {
+        let path = directory.join(format!("hugeswap-{key}"));
+        let mut bytes = path.as_os_str().as_encoded_bytes().to_vec();
+        bytes.push(0);
+        let socket = match link::listen(&bytes) {
+            Ok(fd) => own(fd),
+            Err(e) => {
+                last = io::Error::from_raw_os_error(e.0);
+                continue;
+            }
+        };
+        // Whoever comes has to know the secret.
+        let all = std::fs::Permissions::from_mode(0o666);
+        let file = std::fs::set_permissions(&path, all).and_then(|()| {
+            File::options()
+                .read(true)
+                .custom_flags(libc::O_PATH | libc::O_NOFOLLOW)
+                .open(&path)
+        });
+        let removed = std::fs::remove_file(&path);
+        return removed.and(file).map(|file| (socket, file));
+    }
+    Err(last)
+}
+
+fn errno(e: &io::Error) -> Errno {
+    Errno(e.raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// It may be had in a while.
+fn passes(e: Errno) -> bool {
+    matches!(
+        e.0,
+        libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS
+    )
+}
+
+impl Processes {
+    /// `handed` is what each process gets beside its own page: the control page and the devices.
+    pub fn new(
+        control: &'static Control,
+        door: Door,
+        handed: Vec<OwnedFd>,
+        pages: Pages,
+    ) -> io::Result<Processes> {
+        let userfaultfd = File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/userfaultfd");
+        let me = std::fs::read_link("/proc/self").ok();
+        let proc_is_ours = me.is_some_and(|me| me.as_os_str() == &*std::process::id().to_string());
+        let poller = Poller::new()?;
+        for (l, n) in door.listening.iter().zip(0..) {
+            sys::set_nonblocking(l)?;
+            poller.add(l, token(LISTENING, n))?;
+        }
+        let bell = Arc::new(sys::event()?);
+        poller.add(&bell, token(BELL, 0))?;
+        ring_on_call(control, Arc::clone(&bell));
+        Ok(Processes {
+            control,
+            poller,
+            door,
+            bell,
+            handed,
+            userfaultfd: userfaultfd.ok().map(OwnedFd::from),
+            proc_is_ours,
+            guests: BTreeMap::new(),
+            next_guest: 0,
+            closed_until: None,
+            life: Life::default(),
+            members: BTreeMap::new(),
+            pages,
+            sweeps: Sweeps::new(),
+            past: Box::default(),
+            ends: false,
+        })
+    }
+
+    /// Those whose memory is there, or may be.
+    pub fn present(&self) -> impl Iterator<Item = (Id, &Member)> {
+        let present = |id: Id, m: &Member| !m.is_gone && self.life.stage(id) != Some(Stage::Ended);
+        self.members
+            .iter()
+            .map(|(&id, m)| (id, m))
+            .filter(move |(id, m)| present(*id, m))
+    }
+
+    /// Whether an image of that process has not been found gone yet.
+    pub fn is_ending(&self, pid: u32) -> bool {
+        self.members.iter().any(|(&id, m)| {
+            m.pid == pid && !matches!(self.life.stage(id), None | Some(Stage::Ended))
+        })
+    }
+
+    /// All images together, those that are gone included.
+    pub fn total(&self) -> Box<Stats> {
+        let sum = Box::<Stats>::default();
+        sum.merge(&self.past, true);
+        for m in self.members.values() {
+            sum.merge(&m.page().stats, true);
+        }
+        sum
+    }
+
+    /// Whether every process has left device `d`, as of the swapoff `epoch`.
+    pub fn all_left(&self, d: usize, epoch: u32) -> bool {
+        self.members.iter().all(|(&id, m)| {
+            self.life.stage(id) == Some(Stage::Ended) || m.page().left[d].load(Acquire) == epoch
+        })
+    }
+
+    /// Wakes the reclaim threads of all processes.
+    pub fn call_all(&self) {
+        for m in self.members.values() {
+            let seq = &m.page().limit_seq;
+            seq.fetch_add(1, Release);
+            futex::wake(seq, u32::MAX, Scope::Shared);
+        }
+    }
+
+    /// The run ends: kills every process that is known, and those that come.
+    pub fn kill_all(&mut self) {
+        self.ends = true;
+        for m in self.members.values() {
+            if let Some(p) = &m.process {
+                p.kill();
+            }
+        }
+    }
+
+    /// Waits until something happens, so long at most, and takes note of it.
+    pub fn wait(&mut self, most: Duration) {
+        let now = Instant::now();
+        let mut most = most;
+        for (&id, m) in &mut self.members {
+            if !matches!(self.life.stage(id), Some(Stage::Loose | Stage::Dead)) {
+                m.loose_since = None;
+                continue;
+            }
+            let since = *m.loose_since.get_or_insert(now);
+            most = most.min(match now - since < Duration::from_secs(1) {
+                true => LOOSE,
+                false => 20 * LOOSE,
+            });
+        }
+        let most = match self.closed_until {
+            Some(_) => most.min(AGAIN),
+            None => most,
+        };
+        for t in self.poller.wait(most.as_millis() as i32) {
+            let number = t as u32;
+            match (t >> 32) as u32 {
+                LISTENING => self.let_in(number),
+                BELL => sys::set_event(&self.bell, false),
+                GUEST => self.hear_guest(number),
+                SOCKET => self.hear(number),
+                PROCESS => self.died(number),
+                _ => {}
+            }
+        }
+        self.try_again();
+    }
+
+    fn let_in(&mut self, listening: u32) {
+        let door = self.door.listening.get(listening as usize);
+        let Some(door) = door.map(AsRawFd::as_raw_fd) else {
+            return;
+        };
+        loop {
+            match link::accept(door) {
+                Ok(fd) => {
+                    let socket = own(fd);
+                    let (pid, process) = Process::of_peer(&socket);
+                    let n = self.next_guest;
+                    if self.poller.add(&socket, token(GUEST, n)).is_err() {
+                        continue;
+                    }
+                    self.next_guest = n.wrapping_add(1);
+                    self.send_one_away();
+                    self.guests.insert(
+                        n,
+                        Guest {
+                            socket,
+                            pid,
+                            process,
+                            said: None,
+                        },
+                    );
+                }
+                Err(e) if passes(e) => {
+                    // They wait outside: nobody is refused for our want.
+                    self.door
+                        .listening
+                        .iter()
+                        .for_each(|l| self.poller.remove(l));
+                    self.closed_until = Some(Instant::now() + AGAIN);
+                    return;
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Anybody on the machine may connect and say nothing: not too many of them.
+    fn send_one_away(&mut self) {
+        if self.guests.len() < MOST_GUESTS {
+            return;
+        }
+        let silent = self.guests.iter().find(|(_, g)| g.said.is_none());
+        if let Some(n) = silent.map(|(&n, _)| n) {
+            self.guests.remove(&n);
+        }
+    }
+
+    /// What could not be done for want of descriptors or memory.
+    fn try_again(&mut self) {
+        if self.closed_until.is_none_or(|t| Instant::now() < t) {
+            return;
+        }
+        self.closed_until = None;
+        for (l, n) in self.door.listening.iter().zip(0..) {
+            if self.poller.add(l, token(LISTENING, n)).is_err() {
+                self.closed_until = Some(Instant::now() + AGAIN);
+            }
+        }
+        let waiting: Vec<u32> = self
+            .guests
+            .iter()
+            .filter_map(|(&n, g)| g.said.map(|_| n))
+            .collect();
+        waiting.into_iter().for_each(|n| self.welcome(n));
+    }
+
+    fn hear_guest(&mut self, n: u32) {
+        let Some(guest) = self.guests.get_mut(&n) else {
+            return;
+        };
+        match Request::receive(guest.socket.as_raw_fd()) {
+            Err(Errno::EAGAIN) => {}
+            Ok(Received::Packet(Some(said))) if guest.said.is_none() => {
+                guest.said = Some(said);
+                self.welcome(n);
+            }
+            // Gone, or nobody of ours.
+            _ => {
+                self.guests.remove(&n);
+            }
+        }
+    }
+
+    fn welcome(&mut self, n: u32) {
+        let Some(mut guest) = self.guests.remove(&n) else {
+            return;
+        };
+        match self.admit(&mut guest) {
+            Ok(()) => {}
+            Err(e) if passes(e) => {
+                self.closed_until.get_or_insert(Instant::now() + AGAIN);
+                self.guests.insert(n, guest);
+            }
+            Err(e) => {
+                let _ = Reply::Refused(e).send(guest.socket.as_raw_fd(), &[]);
+            }
+        }
+    }
+
+    /// Makes the guest a member, if it is one. On an error nothing has changed.
+    fn admit(&mut self, guest: &mut Guest) -> Result<(), Errno> {
+        let said = guest.said.ok_or(Errno::EINVAL)?;
+        let place = match said {
+            Request::Image { layout, secret } if layout == LAYOUT && secret == self.door.secret => {
+                None
+            }
+            Request::Child { layout, place } if layout == LAYOUT => Some(place),
+            _ => return Err(Errno(libc::EPERM)),
+        };
+        let (object, id) = match place {
+            None => (Arc::new(Object::new().map_err(|e| errno(&e))?), None),
+            Some(Place { id, key }) => {
+                let member = self.members.get(&id).filter(|m| m.key == key);
+                let member = member.ok_or(Errno::ESRCH)?;
+                (Arc::clone(&member.object), Some(id))
+            }
+        };
+        let handle = object.handle().map_err(|e| errno(&e))?;
+        let socket = guest.socket.try_clone().map_err(|e| errno(&e))?;
+        let process = guest.process.take().map(Arc::new);
+        let id = match id {
+            None => {
+                let id = self.life.begin();
+                self.members.insert(id, Member::new(object, 0));
+                id
+            }
+            Some(id) if self.life.speak(id) => id,
+            Some(_) => return Err(Errno::ESRCH),
+        };
+        self.poller.remove(&guest.socket);
+        if let Some(p) = process.as_ref().filter(|_| self.ends) {
+            p.kill();
+        }
+        let watched = self.poller.add(&socket, token(SOCKET, id)).is_ok();
+        if let Some(p) = &process {
+            // Without it the connection's end tells as much, a little later.
+            let _ = self.poller.add(p.as_fd(), token(PROCESS, id));
+        }
+        if let Some(m) = self.members.get_mut(&id) {
+            (m.pid, m.process) = (guest.pid, process);
+            lock(&self.pages).push((id, m.pid, Arc::clone(&m.object)));
+            m.socket = Some(socket);
+        }
+        let [control, devices @ ..] = &self.handed[..] else {
+            return Err(Errno::EINVAL);
+        };
+        let [maps, pagemap] = self.files_of(guest).map(|f| f.map(OwnedFd::from));
+        let also = Also {
+            userfaultfd: self.userfaultfd.is_some(),
+            maps: maps.is_some(),
+            pagemap: pagemap.is_some(),
+        };
+        let each = [control, &handle].into_iter().chain(devices);
+        let each = each.chain(&self.userfaultfd).chain(&maps).chain(&pagemap);
+        let fds: Vec<RawFd> = each.map(AsRawFd::as_raw_fd).collect();
+        let welcome = Reply::Welcome {
+            id,
+            devices: devices.len() as u32,
+            also,
+        };
+        let sent = welcome.send(guest.socket.as_raw_fd(), &fds);
+        if sent.is_err() || !watched {
+            self.hang_up(id);
+        }
+        Ok(())
+    }
+
+    /// What a process may be unable to open itself: without /proc, or after it gave up rights.
+    fn files_of(&self, guest: &Guest) -> [Option<File>; 2] {
+        if !self.proc_is_ours || guest.pid == 0 {
+            return [None, None];
+        }
+        let open = |name: &str| File::open(format!("/proc/{}/{name}", guest.pid)).ok();
+        let files = [open("maps"), open("pagemap")];
+        // As long as it waits for us the number is its own.
+        match sys::is_hung_up(&guest.socket) {
+            true => [None, None],
+            false => files,
+        }
+    }
+
+    /// The image says nothing any more.
+    fn hang_up(&mut self, id: Id) {
+        self.life.fall_silent(id);
+        if let Some(socket) = self.members.get_mut(&id).and_then(|m| m.socket.take()) {
+            self.poller.remove(&socket);
+        }
+    }
+
+    /// The process of an image is dead.
+    fn died(&mut self, id: Id) {
+        let Some(member) = self.members.get_mut(&id) else {
+            return;
+        };
+        if let Some(p) = &member.process {
+            self.poller.remove(p.as_fd());
+        }
+        member.is_gone = true;
+        self.life.die(id);
+        self.hang_up(id);
+    }
+
+    fn hear(&mut self, id: Id) {
+        let Some(socket) = self.members.get(&id).and_then(|m| m.socket.as_ref()) else {
+            return;
+        };
+        match Request::receive(socket.as_raw_fd()) {
+            Err(Errno::EAGAIN) => {}
+            Ok(Received::Packet(Some(Request::Fork))) => self.promise(id),
+            Ok(Received::Packet(Some(Request::Forked { place }))) => {
+                let child = self.members.get(&place.id);
+                if child.is_some_and(|c| c.key == place.key) {
+                    self.life.let_go(id, place.id);
+                }
+            }
+            // Anything else no engine of ours says.
+            _ => self.hang_up(id),
+        }
+    }
+
+    /// An image forks: its child gets a place.
+    fn promise(&mut self, by: Id) {
+        let made = Object::new().and_then(|o| o.handle().map(|h| (o, h)));
+        let reply = made.map_err(|e| errno(&e)).and_then(|(object, handle)| {
+            let id = self.life.promise(by).ok_or(Errno::EAGAIN)?;
+            let key = random();
+            self.members.insert(id, Member::new(Arc::new(object), key));
+            if let Some(parent) = self.members.get_mut(&by) {
+                parent.last_place = key;
+            }
+            Ok((Place { id, key }, handle))
+        });
+        // Those of whose slots the child may read know it before it is there.
+        self.tell();
+        let Some(socket) = self.members.get(&by).and_then(|m| m.socket.as_ref()) else {
+            return;
+        };
+        let socket = socket.as_raw_fd();
+        let sent = match &reply {
+            Ok((place, handle)) => Reply::Place(*place).send(socket, &[handle.as_raw_fd()]),
+            Err(e) => Reply::Refused(*e).send(socket, &[]),
+        };
+        if let (Err(_), Ok((place, _))) = (sent, reply) {
+            self.life.let_go(by, place.id);
+        }
+    }
+
+    /// Tells each process what it has to know of the others.
+    pub fn tell(&self) {
+        let charged = |m: &Member| m.page().charged_pages.load(Acquire).max(0);
+        let all: i64 = self.present().map(|(_, m)| charged(m)).sum();
+        for (id, m) in self.present() {
+            let page = m.page();
+            page.others_pages.store(all - charged(m), Release);
+            page.lends.store(self.life.lends(id).into(), Release);
+        }
+        let totals = &self.control.totals;
+        let sum = |f: fn(&Stats) -> u64| self.present().map(|(_, m)| f(&m.page().stats)).sum();
+        totals.charged_pages.store(all as u64, Relaxed);
+        totals
+            .swapped_bytes
+            .store(sum(|s| s.swapped_bytes.get()), Relaxed);
+        totals
+            .swapoff_pages
+            .store(sum(|s| s.swapoff_pages.get()), Relaxed);
+    }
+
+    /// Looks whether images that nobody speaks for are gone, and forgets those whose swap nobody needs;
+    /// `release` gives what they had to others: all of it, or what this page's writes can't reach.
+    /// `needed`: their swap is needed for something else.
+    pub fn bury(
+        &mut self,
+        mut needed: impl FnMut(Id, &Member, bool) -> bool,
+        mut release: impl FnMut(Id, Option<&Proc>),
+    ) {
+        let ids: Vec<Id> = self.members.keys().copied().collect();
+        for &id in &ids {
+            let Some(stage @ (Stage::Loose | Stage::Dead)) = self.life.stage(id) else {
+                continue;
+            };
+            let next = self.next_image(id);
+            let borrows = self.life.borrows(id);
+            let Some(m) = self.members.get_mut(&id) else {
+                continue;
+            };
+            let is_held = m.object.is_held();
+            m.is_gone |= !is_held;
+            // An image that made room for another leaves no core file; one whose process has not been
+            // found dead yet may.
+            if !m.is_examined && (stage == Stage::Dead || m.process.is_none() || next) {
+                if is_held && stage != Stage::Dead {
+                    continue;
+                }
+                m.is_examined = next || !needed(id, m, borrows);
+                if m.is_examined {
+                    m.page().forget_keys();
+                }
+                if m.is_examined && is_held && self.life.is_idle(id) {
+                    release(id, Some(m.object.page()));
+                }
+            }
+            if m.is_examined && !is_held {
+                self.life.end(id);
+            }
+        }
+        for id in ids {
+            if !self.life.can_be_forgotten(id) {
+                continue;
+            }
+            release(id, None);
+            self.life.forget(id);
+            lock(&self.pages).retain(|(i, _, _)| *i != id);
+            if let Some(m) = self.members.remove(&id) {
+                if let Some(p) = &m.process {
+                    self.poller.remove(p.as_fd());
+                }
+                self.past.merge(&m.page().stats, false);
+            }
+        }
+    }
+
+    /// Ends loans where it can; `release` as in `Sweeps::turn`.
+    pub fn settle_loans(&mut self, release: impl FnMut(Id, usize, &dyn Fn(usize) -> bool)) {
+        self.sweeps
+            .turn(&self.life, &self.members, self.control, release);
+    }
+
+    /// Whether it is to be looked again soon.
+    pub fn are_settling(&self) -> bool {
+        self.sweeps.is_going_on()
+    }
+
+    /// Whether the image's process goes on as another.
+    fn next_image(&self, id: Id) -> bool {
+        let Some(m) = self.members.get(&id) else {
+            return false;
+        };
+        if m.process.is_none() || self.life.stage(id) == Some(Stage::Dead) {
+            return false;
+        }
+        let is_next = |(&i, n): (&Id, &Member)| {
+            i != id && n.pid == m.pid && self.life.stage(i) == Some(Stage::Live)
+        };
+        // One that is not managed has memory, and one that is dying has none.
+        let has_memory = || {
+            let statm = std::fs::read(format!("/proc/{}/statm", m.pid));
+            statm.is_ok_and(|s| !s.starts_with(b"0 "))
+        };
+        let late = || m.loose_since.is_some_and(|s| s.elapsed() > LATE);
+        !m.object.is_held() && (self.members.iter().any(is_next) || has_memory() || late())
+    }
+
+    /// For threads of the supervisor that have something to say.
+    pub fn bell(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.bell)
+    }
+}
+
+impl Member {
+    fn new(object: Arc<Object>, key: u64) -> Member {
+        Member {
+            object,
+            pid: 0,
+            key,
+            last_place: 0,
+            socket: None,
+            process: None,
+            is_gone: false,
+            is_examined: false,
+            loose_since: None,
+        }
+    }
+}
+
+fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Processes call by a word of the control page.
+fn ring_on_call(control: &'static Control, bell: Arc<OwnedFd>) {
+    std::thread::spawn(move || loop {
+        let seen = control.need.load(Acquire);
+        sys::set_event(&bell, true);
+        futex::wait(&control.need, seen, None, Scope::Shared);
+    });
+}
+
+/// Whether the thread of that number, here, is an engine's: what it does, no program does.
+pub fn is_engine_thread(pages: &Pages, tid: u32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{tid}/status")) else {
+        return false;
+    };
+    let last = |name: &str| -> Option<u32> {
+        let line = status.lines().find_map(|l| l.strip_prefix(name))?;
+        line.split_ascii_whitespace().last()?.parse().ok()
+    };
+    // The second is its number in its own name space, by which the engine knows it.
+    let (Some(process), Some(own)) = (last("Tgid:"), last("NSpid:")) else {
+        return false;
+    };
+    let is = |o: &Object| {
+        let mut tids = o.page().engine_tids.iter();
+        tids.any(|t| t.load(Acquire) == own)
+    };
+    let found = lock(pages)
+        .iter()
+        .any(|(_, pid, object)| *pid == process && is(object));
+    found
+}

@@ -1,0 +1,240 @@
+//! Signals between the user, the front and the program.
+//!
+//! What is sent to the front alone is meant for the program, and handed on. What is sent to the whole
+//! group (by the terminal, or by `kill(0)`) the program has already. To tell one from the other, front
+//! and supervisor, which is of the group too, block these signals: what the supervisor has pending was
+//! sent to both. That may also be somebody who sends to each `hugeswap` that there is (`pkill`): so from
+//! outside the group only what terminals and shells send to groups counts as sent to it. SIGTERM twice
+//! is better than not at all.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Signals for the program. SIGKILL and SIGSTOP can't be handed on, and the others mean the process
+/// that they are sent to.
+const FOR_PROGRAM: [i32; 13] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGPIPE,
+    libc::SIGALRM,
+    libc::SIGTERM,
+    libc::SIGCONT,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+    libc::SIGWINCH,
+];
+
+/// What this process was started with and the Rust runtime changes before `main`: the program gets it
+/// back.
+struct Inherited {
+    /// The standard streams that were closed, a bit to each.
+    closed: AtomicU32,
+    mask: AtomicU64,
+    sigpipe: AtomicUsize,
+    sigchld: AtomicUsize,
+}
+
+static INHERITED: Inherited = Inherited {
+    closed: AtomicU32::new(0),
+    mask: AtomicU64::new(0),
+    sigpipe: AtomicUsize::new(libc::SIG_DFL),
+    sigchld: AtomicUsize::new(libc::SIG_DFL),
+};
+
+#[used]
+#[link_section = ".init_array"]
+static BEFORE_MAIN: extern "C" fn() = note_inherited;
+
+extern "C" fn note_inherited() {
+    // SAFETY: the structures outlive the calls; nothing is changed.
+    unsafe {
+        for fd in 0..3 {
+            if libc::fcntl(fd, libc::F_GETFD) == -1 {
+                INHERITED.closed.fetch_or(1 << fd, Relaxed);
+            }
+        }
+        let mut mask: libc::sigset_t = std::mem::zeroed();
+        libc::sigprocmask(libc::SIG_BLOCK, std::ptr::null(), &mut mask);
+        let bits = (1..=64).filter(|&s| libc::sigismember(&mask, s) == 1);
+        let bits = bits.fold(0u64, |all, s| all | 1 << (s - 1));
+        INHERITED.mask.store(bits, Relaxed);
+        let action = |signal: i32| {
+            let mut old: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &mut old);
+            old.sa_sigaction
+        };
+        INHERITED.sigpipe.store(action(libc::SIGPIPE), Relaxed);
+        INHERITED.sigchld.store(action(libc::SIGCHLD), Relaxed);
+    }
+}
+
+fn set(signals: impl IntoIterator<Item = i32>) -> libc::sigset_t {
+    // SAFETY: a plain structure, which the calls fill.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for s in signals {
+            libc::sigaddset(&mut set, s);
+        }
+        set
+    }
+}
+
+/// The program starts as this process did: signal mask and actions, closed streams.
+pub fn give_back(command: &mut Command) {
+    let mask = INHERITED.mask.load(Relaxed);
+    let mask = set((1..=64).filter(move |s| mask >> (s - 1) & 1 != 0));
+    let closed = INHERITED.closed.load(Relaxed);
+    let actions = [
+        (libc::SIGPIPE, INHERITED.sigpipe.load(Relaxed)),
+        (libc::SIGCHLD, INHERITED.sigchld.load(Relaxed)),
+    ];
+    // SAFETY: the closure makes system calls only, on memory of its own.
+    unsafe {
+        command.pre_exec(move || {
+            for (signal, action) in actions {
+                libc::signal(signal, action);
+            }
+            libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
+            for fd in (0..3).filter(|fd| closed >> fd & 1 != 0) {
+                libc::close(fd);
+            }
+            Ok(())
+        });
+    }
+}
+
+/// A signal that came.
+pub struct Came {
+    pub signal: i32,
+    /// By the terminal, or by a process of this number.
+    pub by_kernel: bool,
+    pub sender: i32,
+}
+
+/// What terminals and shells send to groups.
+const OF_GROUPS: [i32; 7] = [
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGCONT,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+    libc::SIGWINCH,
+];
+
+impl Came {
+    /// The supervisor has it too: whether that means that the program has.
+    pub fn is_for_group(&self) -> bool {
+        self.by_kernel || OF_GROUPS.contains(&self.signal) || is_of_group(self.sender)
+    }
+}
+
+/// Whether a process is of this one's group.
+fn is_of_group(pid: i32) -> bool {
+    // SAFETY: no memory is passed.
+    unsafe { pid > 0 && libc::getpgid(pid) == libc::getpgrp() }
+}
+
+/// In front and supervisor, which inherits it: from now on these signals wait until they are taken.
+/// Returns where the front hears of them.
+pub fn block() -> io::Result<OwnedFd> {
+    let all = set(FOR_PROGRAM.into_iter().chain([libc::SIGCHLD]));
+    // SAFETY: the structures outlive the calls; a new descriptor is ours alone.
+    unsafe {
+        // Ended children wait to be asked for.
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        libc::sigprocmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
+        let fd = libc::signalfd(-1, &all, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        if fd == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// The next signal that waits.
+pub fn next(fd: &OwnedFd) -> Option<Came> {
+    use std::os::fd::AsRawFd;
+    const SI_KERNEL: i32 = 0x80;
+    // SAFETY: a plain structure, which the call fills as far as it says.
+    unsafe {
+        let mut info: libc::signalfd_siginfo = std::mem::zeroed();
+        let size = size_of_val(&info);
+        let n = libc::read(fd.as_raw_fd(), (&raw mut info).cast(), size);
+        (n == size as isize).then_some(Came {
+            signal: info.ssi_signo as i32,
+            by_kernel: info.ssi_code == SI_KERNEL,
+            sender: info.ssi_pid as i32,
+        })
+    }
+}
+
+/// Waits until whoever is sending a signal to this process's group has sent it to all of it. The kernel
+/// holds the list of processes for that time, and this call changes it.
+pub fn settle() {
+    // SAFETY: no memory is passed; nothing changes, also where it is refused.
+    unsafe { libc::setpgid(0, libc::getpgrp()) };
+}
+
+/// In the supervisor: takes the signal, if it waits.
+pub fn take(signal: i32) -> bool {
+    let now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the structures outlive the call.
+    unsafe { libc::sigtimedwait(&set([signal]), std::ptr::null_mut(), &now) == signal }
+}
+
+/// In the supervisor, before there is a program: it has missed what waits now, so that counts as sent to
+/// the front alone.
+pub fn forget_early() {
+    for signal in FOR_PROGRAM {
+        take(signal);
+    }
+}
+
+/// Lets this process have the signal as it has by default: it stops, or ends.
+pub fn suffer(signal: i32) {
+    let one = set([signal]);
+    // SAFETY: the structures outlive the calls; the default action is set before the signal.
+    unsafe {
+        let old = libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &one, std::ptr::null_mut());
+        libc::sigprocmask(libc::SIG_BLOCK, &one, std::ptr::null_mut());
+        libc::signal(signal, old);
+    }
+}
+
+/// As the first process of a container: takes leave of ended processes that nobody else waits for, but
+/// of `supervisor`.
+pub fn reap_others(supervisor: i32) {
+    // SAFETY: the structures outlive the calls.
+    unsafe {
+        if libc::getpid() != 1 {
+            return;
+        }
+        loop {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+            if libc::waitid(libc::P_ALL, 0, &mut info, how) == -1 {
+                return;
+            }
+            let pid = info.si_pid();
+            if pid == 0 || pid == supervisor {
+                return;
+            }
+            libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG);
+        }
+    }
+}

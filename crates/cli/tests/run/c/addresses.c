@@ -1,0 +1,126 @@
+/* Where memory lies, and who has it. One case at a time. */
+#include "check.h"
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+static char *map_at(char *at, size_t n, int flags) {
+  return mmap(at, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+}
+
+/* Two must never have the same. */
+static void own(char *p, u64 mark) {
+  for (int i = 0; i < 4; i++) *(volatile u64 *)(p + i * PAGE) = mark + i;
+  sched_yield();
+  for (int i = 0; i < 4; i++) MUST(*(volatile u64 *)(p + i * PAGE) == mark + i);
+}
+
+static volatile int stop;
+static void *others(void *arg) {
+  (void)arg;
+  while (!stop) {
+    char *p = map_at(0, 4 * PAGE, 0);
+    MUST(p != MAP_FAILED);
+    own(p, (u64)p);
+    MUST(munmap(p, 4 * PAGE) == 0);
+  }
+  return 0;
+}
+
+static void noreplace(void) {
+  pthread_t t[3];
+  for (int i = 0; i < 3; i++) MUST(pthread_create(t + i, 0, others, 0) == 0);
+  for (int i = 0; i < 10000; i++) {
+    char *base = map_at(0, 4 * PAGE, 0), *p = map_at(base + 4 * PAGE, 4 * PAGE, MAP_FIXED_NOREPLACE);
+    MUST(base != MAP_FAILED);
+    if (p != MAP_FAILED) {
+      own(p, ~(u64)p);
+      MUST(munmap(p, 4 * PAGE) == 0);
+    } else
+      MUST(errno == EEXIST);
+    MUST(munmap(base, 4 * PAGE) == 0);
+  }
+  stop = 1;
+  for (int i = 0; i < 3; i++) MUST(pthread_join(t[i], 0) == 0);
+}
+
+/* Addresses that were once the program's are so again by MAP_FIXED, whatever happened between. */
+static void again(void) {
+  const size_t n = 256 * MB;
+  char *was = mmap(0, n, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  MUST(was != MAP_FAILED && munmap(was, n) == 0);
+  char *large = map_at(0, 40ul << 30, MAP_NORESERVE);
+  MUST(large != MAP_FAILED);
+  for (size_t k = 0; k < 40; k++) large[k << 30] = 1;
+  fill(large + (20ul << 30) + 2 * MB, 100 * MB, 3);
+  char *now = mmap(was, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  MUST(now == was);
+  memset(now, 0, n / 8);
+  verify(large + (20ul << 30) + 2 * MB, 100 * MB, 3, "memory");
+}
+
+/* No more mappings can be made; memory that was mapped before is touched for the first time, and forks work. */
+static void no_more(void) {
+  const size_t gib = 1ul << 30;
+  char *wide = map_at(0, 200 * gib, MAP_NORESERVE), *p = map_at(0, 100 * MB, 0), *many = map_rw(200000 * PAGE);
+  MUST(wide != MAP_FAILED && p != MAP_FAILED);
+  for (size_t i = 0; i < 100000; i++)
+    if (mprotect(many + 2 * i * PAGE, PAGE, PROT_READ)) break;
+  for (u64 k = 0; k < 100000; k++)
+    if (mmap((void *)(0x10000000000 + k * 2 * MB), PAGE, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0) == MAP_FAILED) break;
+  for (size_t g = 0; g < 200; g += 8) wide[g * gib + 12345] = (char)g;
+  fill(p, 100 * MB, 5);
+  pid_t pid = fork();
+  MUST(pid >= 0);
+  if (pid == 0) {
+    verify(p, 100 * MB, 5, "the child's");
+    _exit(0);
+  }
+  wait_ok(pid, "child");
+  verify(p, 100 * MB, 5, "memory");
+  for (size_t g = 0; g < 200; g += 8) MUST(wide[g * gib + 12345] == (char)g);
+}
+
+/* Under mlockall(MCL_FUTURE) the heap that grows is locked. */
+static void locked_heap(void) {
+  char *w = map_rw(100 * MB);
+  MUST(mlockall(MCL_FUTURE) == 0);
+  const size_t n = 4 * MB;
+  char *heap = sbrk(n);
+  MUST(heap != (void *)-1);
+  fill(heap, n, 2);
+  fill(w, 100 * MB, 1);
+  static unsigned char there[4 * MB / PAGE + 1];
+  char *first = (char *)(((u64)heap + PAGE - 1) & -PAGE);
+  MUST(syscall(SYS_mincore, first, n - PAGE, there) == 0);
+  for (size_t k = 0; k < n / PAGE - 1; k++) MUST(there[k] & 1);
+  /* And no more than may be locked can be had. */
+  struct rlimit low = {n + 2 * MB, n + 2 * MB};
+  MUST(setrlimit(RLIMIT_MEMLOCK, &low) == 0 && setuid(65534) == 0);
+  MUST(map_at(0, 8 * MB, 0) == MAP_FAILED && errno == EAGAIN);
+  verify(heap, n, 2, "heap");
+}
+
+/* A mapping costs what is in it. Seconds each would take longer than the test may. */
+static void terabytes(void) {
+  char *p = map_rw(100 * MB);
+  fill(p, 100 * MB, 1);
+  for (int i = 0; i < 30; i++) {
+    char *q = map_at(i % 2 ? (char *)0x100000000000 : 0, 2ul << 40, MAP_NORESERVE);
+    MUST(q != MAP_FAILED);
+    q[1ul << 40] = 1;
+    MUST(munmap(q, 2ul << 40) == 0);
+  }
+  verify(p, 100 * MB, 1, "memory");
+}
+
+int main(int argc, char **argv) {
+  MUST(argc == 2);
+  if (!strcmp(argv[1], "noreplace")) noreplace();
+  if (!strcmp(argv[1], "again")) again();
+  if (!strcmp(argv[1], "no_more")) no_more();
+  if (!strcmp(argv[1], "locked_heap")) locked_heap();
+  if (!strcmp(argv[1], "terabytes")) terabytes();
+  say("ok\n");
+  return 0;
+}

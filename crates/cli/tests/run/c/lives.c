@@ -1,0 +1,205 @@
+/* Lives and deaths: name spaces, kills between clone and the first instruction, roots without /proc. */
+#include "check.h"
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#define BYTES (96 * MB)
+static const char *dir;
+
+/* Says that something was reached, and waits until another has said so. */
+static void tell(const char *name) {
+  char path[512];
+  snprintf(path, sizeof path, "%s/%s", dir, name);
+  MUST(close(open(path, O_CREAT | O_WRONLY, 0600)) == 0);
+}
+
+static void wait_for(const char *name) {
+  char path[512];
+  snprintf(path, sizeof path, "%s/%s", dir, name);
+  while (access(path, F_OK)) usleep(1000);
+}
+
+/* Process 1 of a name space: what it wrote is there after the other one did the same. */
+static void one(const char *mine, const char *theirs) {
+  MUST(getpid() == 1);
+  char *p = map_rw(BYTES);
+  fill(p, BYTES, mine[0]);
+  tell(mine);
+  wait_for(theirs);
+  verify(p, BYTES, mine[0], "process 1");
+  fill(p, BYTES, mine[0] + 1);
+  verify(p, BYTES, mine[0] + 1, "process 1 again");
+}
+
+/* A program of its own, as a run has them: by exec. */
+static pid_t start(const char *self, const char *what) {
+  pid_t pid = fork();
+  MUST(pid >= 0);
+  if (pid == 0) {
+    execl(self, self, what, dir, (char *)0);
+    _exit(98);
+  }
+  return pid;
+}
+
+static void in_name_space(const char *self, const char *what) {
+  MUST(unshare(CLONE_NEWPID) == 0);
+  wait_ok(start(self, what), what);
+}
+
+static void name_spaces(const char *self) {
+  pid_t a = start(self, "outer_a"), b = start(self, "outer_b");
+  wait_ok(a, "a");
+  wait_ok(b, "b");
+}
+
+/* The parent is killed when clone has returned to nobody yet; the child has its memory all the same,
+   whatever others do with swap meanwhile. */
+static void killed_at_clone(const char *self) {
+  int said[2], go[2], status;
+  unsigned long child = 0;
+  MUST(pipe(said) == 0 && pipe(go) == 0);
+  pid_t parent = fork();
+  MUST(parent >= 0);
+  if (parent == 0) {
+    char *p = map_rw(BYTES), c;
+    fill(p, BYTES, 1);
+    MUST(read(go[0], &c, 1) == 1);
+    if (fork() == 0) {
+      verify(p, BYTES, 1, "orphan");
+      MUST(write(said[1], "k", 1) == 1);
+    }
+    _exit(0);
+  }
+  MUST(ptrace(PTRACE_SEIZE, parent, 0, PTRACE_O_TRACEFORK) == 0);
+  MUST(write(go[1], "g", 1) == 1);
+  MUST(waitpid(parent, &status, __WALL) == parent);
+  MUST(WIFSTOPPED(status) && status >> 16 == PTRACE_EVENT_FORK);
+  MUST(ptrace(PTRACE_GETEVENTMSG, parent, 0, &child) == 0);
+  kill(parent, SIGKILL);
+  MUST(waitpid(parent, &status, __WALL) == parent && WIFSIGNALED(status));
+  close(said[1]);
+  /* The supervisor finds the parent dead, and another fills what would be its swap. */
+  wait_ok(start(self, "other"), "other");
+  MUST(waitpid(child, &status, __WALL) == (pid_t)child && WIFSTOPPED(status));
+  MUST(ptrace(PTRACE_DETACH, child, 0, 0) == 0);
+  char c = 0;
+  MUST(read(said[0], &c, 1) == 1 && c == 'k');
+}
+
+static void other(void) {
+  char *p = map_rw(BYTES);
+  fill(p, BYTES, 9);
+  verify(p, BYTES, 9, "other");
+}
+
+/* Neither /proc nor anything else is there, and rights are given up: children have their memory. */
+static void empty_root(void) {
+  char *p = map_rw(BYTES), path[512];
+  fill(p, BYTES, 1);
+  snprintf(path, sizeof path, "%s/empty", dir);
+  MUST(mkdir(path, 0755) == 0 && chroot(path) == 0 && chdir("/") == 0);
+  MUST(setgid(65534) == 0 && setuid(65534) == 0);
+  pid_t pid = fork();
+  MUST(pid >= 0);
+  if (pid == 0) {
+    verify(p, BYTES, 1, "child");
+    fill(p, BYTES, 2);
+    pid = fork();
+    MUST(pid >= 0);
+    if (pid == 0) {
+      verify(p, BYTES, 2, "grandchild");
+      _exit(0);
+    }
+    wait_ok(pid, "grandchild");
+    _exit(0);
+  }
+  wait_ok(pid, "child");
+  verify(p, BYTES, 1, "parent");
+}
+
+/* A thread that takes numbers with dup2 loses none of them to a fork, and no child reads by them. */
+static volatile int done;
+
+static void *taker(void *file) {
+  for (int n = 3; !done; n = n < 40 ? n + 1 : 3) {
+    struct stat s, t;
+    MUST(dup2(*(int *)file, n) == n);
+    MUST(fstat(*(int *)file, &s) == 0);
+    MUST(fstat(n, &t) == 0 && s.st_ino == t.st_ino);
+    MUST(close(n) == 0);
+  }
+  return 0;
+}
+
+static void numbers(void) {
+  char *p = map_rw(BYTES);
+  fill(p, BYTES, 1);
+  int file = fcntl(open("/dev/zero", O_RDWR), F_DUPFD, 100);
+  pthread_t t;
+  MUST(pthread_create(&t, 0, taker, &file) == 0);
+  for (int i = 0; i < 20; i++) {
+    pid_t pid = fork();
+    MUST(pid >= 0);
+    if (pid == 0) {
+      verify(p, 8 * MB, 1, "child");
+      _exit(0);
+    }
+    wait_ok(pid, "child");
+  }
+  done = 1;
+  pthread_join(t, 0);
+}
+
+/* Children whose lives overlap, each with nothing but its place, of a parent that writes on: swap holds
+   what is there, and not what has been. One lives all the time. */
+static void overlapping(void) {
+  size_t bytes = 80 * MB;
+  char *p = map_rw(bytes);
+  pid_t first = 0, old = 0;
+  for (int i = 0; i < 12; i++) {
+    fill(p, bytes, i);
+    pid_t pid = fork();
+    MUST(pid >= 0);
+    if (pid == 0) {
+      munmap(p, bytes);
+      for (;;) pause();
+    }
+    if (!first) {
+      first = pid;
+      continue;
+    }
+    if (old) {
+      kill(old, SIGKILL);
+      waitpid(old, 0, 0);
+    }
+    old = pid;
+  }
+  verify(p, bytes, 11, "parent");
+  kill(old, SIGKILL);
+  kill(first, SIGKILL);
+}
+
+int main(int argc, char **argv) {
+  MUST(argc == 3);
+  const char *what = argv[1];
+  dir = argv[2];
+  if (!strcmp(what, "one_a")) one("a", "b");
+  else if (!strcmp(what, "one_b")) one("b", "a");
+  else if (!strcmp(what, "outer_a")) in_name_space(argv[0], "one_a");
+  else if (!strcmp(what, "outer_b")) in_name_space(argv[0], "one_b");
+  else if (!strcmp(what, "other")) other();
+  else {
+    if (!strcmp(what, "name_spaces")) name_spaces(argv[0]);
+    else if (!strcmp(what, "killed_at_clone")) killed_at_clone(argv[0]);
+    else if (!strcmp(what, "empty_root")) empty_root();
+    else if (!strcmp(what, "numbers")) numbers();
+    else if (!strcmp(what, "overlapping")) overlapping();
+    else STOP("what is %s?", what);
+    say("ok\n");
+  }
+  return 0;
+}

@@ -1,0 +1,234 @@
+/* mremap of memory that is swapped out, of which something was said before: it goes along. One case at a time. */
+#include "check.h"
+#include <linux/io_uring.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+
+#ifndef MADV_GUARD_INSTALL
+#define MADV_GUARD_INSTALL 102
+#endif
+
+static const size_t bytes = 100 * MB;
+static char *p;
+
+static char *elsewhere(size_t n) { return mremap(p, n, n + 2 * MB, MREMAP_MAYMOVE); }
+
+static void blocked(void) {
+  /* Nothing can grow where it is. */
+  MUST(mmap(p + bytes, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == p + bytes);
+}
+
+static int signal_of(void (*f)(char *), char *at) {
+  pid_t pid = fork();
+  if (pid == 0) {
+    signal(SIGSEGV, SIG_DFL);
+    f(at);
+    _exit(0);
+  }
+  int status;
+  MUST(waitpid(pid, &status, 0) == pid);
+  return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+static void touch(char *at) { *(volatile char *)at; }
+
+static void wiped(void) {
+  blocked();
+  MUST(madvise(p, bytes, MADV_WIPEONFORK) == 0);
+  char *q = elsewhere(bytes);
+  MUST(q != MAP_FAILED && q != p);
+  pid_t pid = fork();
+  if (pid == 0) {
+    verify_zero(q, bytes, "the child's");
+    _exit(0);
+  }
+  wait_ok(pid, "child");
+  verify(q, bytes, 1, "the parent's");
+}
+
+static void not_for_children(void) {
+  blocked();
+  MUST(madvise(p, bytes, MADV_DONTFORK) == 0);
+  char *q = elsewhere(bytes);
+  MUST(q != MAP_FAILED && q != p);
+  MUST(signal_of(touch, q) == SIGSEGV);
+  MUST(signal_of(touch, q + bytes - PAGE) == SIGSEGV);
+  verify(q, bytes, 1, "the parent's");
+}
+
+static void guarded(void) {
+  blocked();
+  if (madvise(p + 4 * MB, 3 * PAGE, MADV_GUARD_INSTALL)) {
+    MUST(errno == EINVAL);
+    return;
+  }
+  char *q = elsewhere(bytes);
+  MUST(q != MAP_FAILED && q != p);
+  MUST(signal_of(touch, q + 4 * MB + PAGE) == SIGSEGV);
+  verify(q, 4 * MB, 1, "before");
+  size_t behind = 4 * MB + 3 * PAGE;
+  verify_from(q + behind, behind, bytes - behind, 1, "behind");
+}
+
+static void keyed(void) {
+  blocked();
+  int key = syscall(SYS_pkey_alloc, 0, 0);
+  if (key < 0) return;
+  MUST(syscall(SYS_pkey_mprotect, p, bytes, PROT_READ | PROT_WRITE, key) == 0);
+  char *q = elsewhere(bytes);
+  MUST(q != MAP_FAILED && q != p);
+  char line[256];
+  FILE *f = fopen("/proc/self/smaps", "r");
+  int found = 0, ours = 0;
+  while (fgets(line, sizeof line, f)) {
+    unsigned long from, to;
+    if (sscanf(line, "%lx-%lx ", &from, &to) == 2) ours = from <= (u64)q && (u64)q < to;
+    if (ours && !strncmp(line, "ProtectionKey:", 14)) found = atoi(line + 14) == key;
+  }
+  fclose(f);
+  MUST(found);
+  verify(q, bytes, 1, "with a key");
+}
+
+static void *ring_at(int ring, size_t n, long what) {
+  void *at = mmap(0, n, PROT_READ | PROT_WRITE, MAP_SHARED, ring, what);
+  MUST(at != MAP_FAILED);
+  return at;
+}
+
+/* A buffer that is registered with a ring moves: what is read into it is where it is now. */
+static void pinned(void) {
+  blocked();
+  struct io_uring_params u = {0};
+  int ring = syscall(SYS_io_uring_setup, 4, &u);
+  if (ring < 0) return;
+  char *sq = ring_at(ring, PAGE, IORING_OFF_SQ_RING), *cq = ring_at(ring, PAGE, IORING_OFF_CQ_RING);
+  struct io_uring_sqe *sqe = ring_at(ring, PAGE, IORING_OFF_SQES);
+  struct iovec v = {p + 8 * MB, MB};
+  MUST(syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, &v, 1) == 0);
+  char name[] = "/var/tmp/hugeswap-remaps-XXXXXX";
+  int fd = mkstemp(name);
+  MUST(fd >= 0 && unlink(name) == 0);
+  char *buffer = map_rw(MB), *at = p;
+  for (int i = 0; i < 6; i++) {
+    char *q = mremap(at, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, i % 2 ? p : p + 200 * MB + 5 * PAGE);
+    MUST(q != MAP_FAILED);
+    at = q;
+    fill(buffer, MB, 70 + i);
+    MUST(pwrite(fd, buffer, MB, 0) == (ssize_t)MB);
+    *sqe = (struct io_uring_sqe){.opcode = IORING_OP_READ_FIXED, .fd = fd, .addr = (u64)(p + 8 * MB), .len = MB};
+    for (unsigned k = 0; k < u.sq_entries; k++) ((unsigned *)(sq + u.sq_off.array))[k] = 0;
+    __atomic_add_fetch((unsigned *)(sq + u.sq_off.tail), 1, __ATOMIC_SEQ_CST);
+    MUST(syscall(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, 0, 0) == 1);
+    unsigned *head = (unsigned *)(cq + u.cq_off.head), mask = *(unsigned *)(cq + u.cq_off.ring_mask);
+    struct io_uring_cqe *done = (struct io_uring_cqe *)(cq + u.cq_off.cqes) + (*head & mask);
+    if (done->res != (int)MB) STOP("read: %d", done->res);
+    __atomic_add_fetch(head, 1, __ATOMIC_SEQ_CST);
+    verify(at + 8 * MB, MB, 70 + i, "what was read");
+  }
+  verify(at, 8 * MB, 1, "before it");
+}
+
+/* To all kinds of places, and back. */
+static void phases(void) {
+  char *room = mmap(0, 300 * MB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  MUST(room != MAP_FAILED);
+  u64 seed = 3;
+  char *at = p;
+  for (int i = 0; i < 12; i++) {
+    char *to = room + next(&seed) % (190 * MB / PAGE) * PAGE;
+    if (to < at + bytes && at < to + bytes) continue;
+    char *q = mremap(at, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | (i % 5 == 4 ? MREMAP_DONTUNMAP : 0), to);
+    MUST(q == to);
+    if (i % 5 == 4) verify_zero(at, bytes, "what was left");
+    at = q;
+    verify_from(at + i * MB, i * MB, 2 * MB, 1, "some of it");
+  }
+  verify(at, bytes, 1, "all of it");
+}
+
+/* One mapping after the other, with holes between others' memory. */
+static void pieces(void) {
+  char *room = mmap(0, 256 * MB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  MUST(room != MAP_FAILED);
+  const size_t n = 333 * PAGE;
+  for (size_t k = 0; k + n <= bytes; k += n) {
+    char *to = room + (k / n % 2 ? 128 * MB : 0) + k;
+    MUST(mremap(p + k, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+  }
+  for (size_t k = 0; k + n <= bytes; k += n)
+    verify_from(room + (k / n % 2 ? 128 * MB : 0) + k, k, n, 1, "a piece");
+  for (size_t k = 0; k + n <= bytes; k += n) {
+    char *from = room + (k / n % 2 ? 128 * MB : 0) + k;
+    MUST(mremap(from, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, p + k) == p + k);
+  }
+  verify(p, bytes, 1, "together again");
+}
+
+/* It grows where it is and is as before: also the part that is new is swapped. */
+static void longer(void) {
+  const size_t more = 60 * MB;
+  char *q = mremap(p, bytes, bytes + more, 0);
+  if (q == MAP_FAILED) q = mremap(p, bytes, bytes + more, MREMAP_MAYMOVE);
+  MUST(q != MAP_FAILED);
+  verify_zero(q + bytes, more, "new");
+  fill(q + bytes, more, 5);
+  verify(q, bytes, 1, "old");
+  verify(q + bytes, more, 5, "new and written");
+  MUST(mremap(q, bytes + more, 50 * MB, 0) == q);
+  verify(q, 50 * MB, 1, "shorter");
+}
+
+/* Others touch what is moved, and what it is moved to, the moment that they may. */
+static char *volatile where;
+static volatile int stop;
+static void *reader(void *arg) {
+  (void)arg;
+  while (!stop) {
+    char *at = where;
+    if (!at) continue;
+    u64 *w = (u64 *)(at + 64 * MB), want = mix(64 * MB + 1);
+    if (*(volatile u64 *)w != want) STOP("read %llx", (unsigned long long)*w);
+    __sync_bool_compare_and_swap(&where, at, 0);
+  }
+  return 0;
+}
+static void watched(void) {
+  pthread_t t;
+  MUST(pthread_create(&t, 0, reader, 0) == 0);
+  blocked();
+  char *at = p;
+  for (int i = 0; i < 60; i++) {
+    char *q = mremap(at, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, i % 2 ? p : p + 200 * MB);
+    MUST(q != MAP_FAILED);
+    at = q;
+    where = at;
+    while (where) {
+    }
+    MUST(mremap(at, bytes, bytes + PAGE, 0) == MAP_FAILED || i % 2 == 0);
+    if (i % 2 == 0) munmap(at + bytes, PAGE);
+  }
+  stop = 1;
+  where = at;
+  MUST(pthread_join(t, 0) == 0);
+  verify(at, bytes, 1, "after it");
+}
+
+int main(int argc, char **argv) {
+  MUST(argc == 2);
+  p = map_rw(bytes);
+  fill(p, bytes, 1);
+  struct {
+    const char *name;
+    void (*run)(void);
+  } cases[] = {{"wiped", wiped},   {"not_for_children", not_for_children}, {"guarded", guarded}, {"keyed", keyed},
+               {"pinned", pinned}, {"phases", phases},                     {"pieces", pieces},   {"longer", longer},
+               {"watched", watched}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    if (!strcmp(argv[1], cases[i].name)) {
+      cases[i].run();
+      say("ok\n");
+      return 0;
+    }
+  STOP("no case %s", argv[1]);
+}

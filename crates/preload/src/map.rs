@@ -1,0 +1,474 @@
+//! mmap, munmap, and the same for System V's shared memory.
+//!
+//! The kernel is asked first, with the stretch held (`engine::Hold`): what it refuses has changed
+//! nothing. A mapping that replaces others is made by the program's own call, in one step.
+
+use crate::hooks::{pages, Result, RW};
+use crate::state::{state, Area};
+use crate::stretch::reserve;
+use crate::window::Extents;
+use crate::{entry, lock, maps};
+use hugeswap::engine::{Engine, Fate, Stretch};
+use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
+use hugeswap::sys::syscall::{check, raw};
+use hugeswap::sys::{mem, syscall, Errno};
+
+/// One past the addresses that can be managed.
+pub const TOP: usize = 1 << 47;
+const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
+
+/// The mapping is private anonymous memory of the ordinary kind, which can be managed.
+fn is_ordinary(prot: i32, flags: i32) -> bool {
+    const SPECIAL: i32 = libc::MAP_STACK
+        | libc::MAP_GROWSDOWN
+        | libc::MAP_HUGETLB
+        | libc::MAP_LOCKED
+        | libc::MAP_32BIT;
+    flags & libc::MAP_TYPE == libc::MAP_PRIVATE
+        && flags & libc::MAP_ANONYMOUS != 0
+        && flags & SPECIAL == 0
+        && prot & libc::PROT_EXEC == 0
+        && prot & !(RW | libc::PROT_EXEC) == 0
+}
+
+/// Whether the engine may move pages of this protection.
+pub fn is_writable(prot: i32) -> bool {
+    prot == RW
+}
+
+pub fn mmap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
+    let (prot, flags) = (a[2] as i32, a[3] as i32);
+    let Some(len) = pages(a[1]) else {
+        // SAFETY: the program's own call.
+        return check(unsafe { raw(libc::SYS_mmap, a) });
+    };
+    let at = if flags & FIXED != 0 {
+        mmap_fixed(e, bell, a, len, prot, flags)?
+    } else {
+        mmap_anywhere(e, bell, a, len, prot, flags)?
+    };
+    if lock::mapped(e, at, len).is_err() && flags & FIXED == 0 {
+        // Under mlockall(MCL_FUTURE) there is no more than may be locked.
+        munmap(e, bell, at, len)?;
+        return Err(Errno(libc::EAGAIN));
+    }
+    Ok(at)
+}
+
+fn mmap_anywhere(
+    e: &Engine,
+    bell: usize,
+    a: [usize; 6],
+    len: usize,
+    prot: i32,
+    flags: i32,
+) -> Result<usize> {
+    let addr = a[0];
+    // SAFETY: the program's own call.
+    let plain = || check(unsafe { raw(libc::SYS_mmap, a) });
+    if !is_ordinary(prot, flags) {
+        if flags & libc::MAP_ANONYMOUS != 0
+            && flags & libc::MAP_TYPE == libc::MAP_PRIVATE
+            && prot != libc::PROT_NONE
+        {
+            e.cache.stats().unmanaged_bytes.add(len as u64);
+        }
+        return plain();
+    }
+    let populate = flags & libc::MAP_POPULATE != 0;
+    let adopted = |got: usize| {
+        // Whoever unmapped what was there before may not be through.
+        let _own = reserve(got, got + len);
+        adopt(e, bell, got, len, prot, populate);
+        got
+    };
+    // A hint below 4 GiB means it (compressed pointers); a hint for a large mapping too. Small
+    // ones are only spread about by theirs.
+    if addr != 0 && (addr < 1 << 32 || len >= PMD_SIZE) {
+        let got = plain()?;
+        return Ok(if len >= PMD_SIZE { adopted(got) } else { got });
+    }
+    refill(e, bell);
+    let Some(at) = state().lock().window.take(len, 0) else {
+        return plain().map(adopted);
+    };
+    if let Err(err) = open(e, at, len, prot) {
+        let _own = reserve(at, at + len);
+        abandon(e, bell, at, len);
+        return Err(err);
+    }
+    if populate && prot & libc::PROT_WRITE != 0 {
+        const MADV_POPULATE_WRITE: i32 = 23;
+        // SAFETY: fills the mapping just made; the handler serves the faults.
+        let _ = unsafe { mem::madvise(at, len, MADV_POPULATE_WRITE) };
+    }
+    Ok(at)
+}
+
+/// Maps and registers what was unmapped of the window, once that is worth a request.
+pub fn refill(e: &Engine, bell: usize) {
+    let Some(bare) = state().lock().window.take_bare() else {
+        return;
+    };
+    let mut mapped = Vec::with_capacity(bare.len());
+    for (from, to) in bare.iter() {
+        // SAFETY: nothing is replaced. Where something is mapped by now, it stays.
+        if unsafe { mem::map_at_noreplace(from, to - from, libc::PROT_NONE) }.is_ok() {
+            mapped.push((from, to));
+        }
+    }
+    let registered = e.register_all(bell, &mapped).is_ok();
+    let mut s = state().lock();
+    for (from, to) in mapped {
+        if registered {
+            s.regions.insert(from, to);
+            s.window.give(from, to);
+        }
+    }
+}
+
+/// Makes a stretch of the window accessible that was just taken.
+fn open(e: &Engine, at: usize, len: usize, prot: i32) -> Result<()> {
+    if prot != libc::PROT_NONE {
+        // SAFETY: nobody else uses the stretch.
+        unsafe { mem::mprotect(at, len, prot) }?;
+    }
+    match is_writable(prot) {
+        true => e.set_writable(at, len, true),
+        false => Ok(()),
+    }
+}
+
+/// Gives up what was taken of the window, whatever was done with it; it is reserved.
+fn abandon(e: &Engine, bell: usize, at: usize, len: usize) {
+    if unmap(e, bell, at, at + len).is_err() {
+        let _ = e.set_writable(at, len, false);
+        state().lock().window.give(at, at + len);
+    }
+}
+
+/// A mapping that the kernel placed: manage it where it is. It is reserved; `touched`: there may be
+/// pages already.
+pub fn adopt(e: &Engine, bell: usize, at: usize, len: usize, prot: i32, touched: bool) {
+    if e.register(bell, at, len).is_err() {
+        e.cache.stats().unmanaged_bytes.add(len as u64);
+        let mut s = state().lock();
+        if s.window.holds(at, at + len) {
+            s.foreign.insert(at, at + len);
+            s.window.claim(at, at + len);
+        }
+        return;
+    }
+    {
+        let mut s = state().lock();
+        s.regions.insert(at, at + len);
+        // Where the hint led into what was bare.
+        s.window.claim(at, at + len);
+    }
+    if touched {
+        let _ = e.adopt_resident(at, len);
+    }
+    if is_writable(prot) {
+        let _ = e.set_writable(at, len, true);
+    }
+}
+
+fn mmap_fixed(
+    e: &Engine,
+    bell: usize,
+    a: [usize; 6],
+    len: usize,
+    prot: i32,
+    flags: i32,
+) -> Result<usize> {
+    let addr = a[0];
+    // SAFETY: the program's own call.
+    let plain = |a: [usize; 6]| check(unsafe { raw(libc::SYS_mmap, a) });
+    let Some(end) = addr
+        .checked_add(len)
+        .filter(|end| addr % PAGE_SIZE == 0 && *end <= TOP)
+    else {
+        return plain(a);
+    };
+    let _own = reserve(addr, end);
+    if !state().lock().is_ours(addr, end) {
+        return plain(a);
+    }
+    let ordinary = is_ordinary(prot, flags & !FIXED);
+    if flags & libc::MAP_FIXED_NOREPLACE == libc::MAP_FIXED_NOREPLACE {
+        return map_noreplace(e, bell, a, (addr, end), ordinary);
+    }
+    map_over(e, bell, a, (addr, end), ordinary)
+}
+
+/// MAP_FIXED where something of ours is, by the kernel's own call; the stretch is reserved.
+pub fn map_over(
+    e: &Engine,
+    bell: usize,
+    mut a: [usize; 6],
+    (start, end): (usize, usize),
+    ordinary: bool,
+) -> Result<usize> {
+    if ordinary {
+        // So that it is one mapping with what is around it.
+        a[3] |= libc::MAP_NORESERVE as usize;
+    }
+    replace(e, bell, (start, end), ordinary, || {
+        // SAFETY: the program's own call.
+        check(unsafe { raw(libc::SYS_mmap, a) })
+    })?;
+    if ordinary {
+        adopt(e, bell, start, end - start, a[2] as i32, true);
+    }
+    Ok(start)
+}
+
+/// `map` replaces what is in the stretch, all of it or, failing, nothing. It is reserved.
+fn replace<T>(
+    e: &Engine,
+    bell: usize,
+    (start, end): (usize, usize),
+    ordinary: bool,
+    map: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let hold = e.hold(bell, (start, end))?;
+    // Nobody else takes it meanwhile.
+    let free = state().lock().window.take_free(start, end);
+    match map() {
+        Ok(r) => {
+            hold.end((start, end), Fate::Unmapped);
+            let mut s = state().lock();
+            s.forget(start, end);
+            s.window.claim(start, end);
+            if !ordinary {
+                s.put_foreign(start, end);
+            }
+            Ok(r)
+        }
+        Err(err) => {
+            let holes = holes(e, bell, (start, end));
+            hold.end_parts(&holes, Fate::Unmapped);
+            let mut s = state().lock();
+            for (from, to) in free {
+                s.window.give(from, to);
+            }
+            s.unmapped(&holes);
+            Err(err)
+        }
+    }
+}
+
+/// Where nothing is mapped. A call that fails late may have unmapped what it was to replace.
+pub fn holes(e: &Engine, bell: usize, (start, end): Stretch) -> Vec<Stretch> {
+    let args = [start, end - start, libc::MS_ASYNC as usize];
+    // SAFETY: anonymous memory has nothing to be written; what is shared is written anyhow.
+    if unsafe { syscall(libc::SYS_msync, args) } != Err(Errno::ENOMEM) {
+        return vec![];
+    }
+    // Where it can't be had nothing is known to be gone.
+    let Ok(all) = maps::all(e, bell) else {
+        return vec![];
+    };
+    let mut rest = Extents::new();
+    rest.insert(start, end);
+    for m in all {
+        rest.remove(m.start, m.end);
+    }
+    rest.iter().collect()
+}
+
+fn map_noreplace(
+    e: &Engine,
+    bell: usize,
+    a: [usize; 6],
+    (start, end): (usize, usize),
+    ordinary: bool,
+) -> Result<usize> {
+    let free = {
+        let mut s = state().lock();
+        let is_used = |(area, _, _): &(Area, usize, usize)| {
+            matches!(area, Area::Window | Area::Region | Area::Foreign)
+        };
+        if s.areas(start, end).iter().any(is_used) {
+            return Err(Errno::EEXIST);
+        }
+        // With the same lock held: from here on it is nobody else's.
+        let free = s.window.free_in(start, end);
+        s.window.claim(start, end);
+        free
+    };
+    let prot = a[2] as i32;
+    if ordinary && free == [(start, end)] {
+        // As if it had been taken from the window for it.
+        let opened = open(e, start, end - start, prot);
+        return match opened {
+            Ok(()) => Ok(start),
+            Err(err) => {
+                abandon(e, bell, start, end - start);
+                Err(err)
+            }
+        };
+    }
+    // The program sees a hole where our inaccessible mapping is.
+    let away = |(from, to): &(usize, usize)| {
+        // SAFETY: nobody uses it.
+        unsafe { mem::munmap(*from, to - from) }
+    };
+    let mapped = free.iter().try_for_each(away).and_then(|()| {
+        // SAFETY: the program's own call.
+        check(unsafe { raw(libc::SYS_mmap, a) })
+    });
+    if let Err(err) = mapped {
+        let mut s = state().lock();
+        s.regions.remove(start, end);
+        s.window.strip(start, end);
+        return Err(err);
+    }
+    if ordinary {
+        adopt(e, bell, start, end - start, prot, true);
+    } else {
+        state().lock().put_foreign(start, end);
+    }
+    Ok(start)
+}
+
+pub fn munmap(e: &Engine, bell: usize, addr: usize, len: usize) -> Result<usize> {
+    let end = pages(len)
+        .filter(|_| addr % PAGE_SIZE == 0)
+        .and_then(|len| addr.checked_add(len))
+        .filter(|end| *end <= TOP);
+    let Some(end) = end else {
+        // SAFETY: the program's own call.
+        unsafe { mem::munmap(addr, len) }?;
+        return Ok(0);
+    };
+    if state().lock().take_foreign(addr, end) {
+        // It may wait for a thread of the program's that serves a userfaultfd.
+        // SAFETY: the program's own call.
+        let r = entry::outside(|| unsafe { mem::munmap(addr, end - addr) });
+        if r.is_err() {
+            let mut s = state().lock();
+            s.foreign.insert(addr, end);
+            s.window.claim(addr, end);
+        }
+        return r.map(|()| 0);
+    }
+    let _own = reserve(addr, end);
+    unmap(e, bell, addr, end)?;
+    Ok(0)
+}
+
+/// munmap of whole pages that are reserved: all of it, or nothing. What of the window was not in use is
+/// unmapped with the rest.
+pub fn unmap(e: &Engine, bell: usize, start: usize, end: usize) -> Result<()> {
+    // SAFETY: the program's own call.
+    let plain = || unsafe { mem::munmap(start, end - start) };
+    let (ours, unused) = {
+        let s = state().lock();
+        (s.is_ours(start, end), s.window.is_free(start, end))
+    };
+    if !ours {
+        return plain();
+    }
+    if unused {
+        return Ok(());
+    }
+    replace(e, bell, (start, end), true, plain)?;
+    let mut s = state().lock();
+    s.window.strip(start, end);
+    Ok(())
+}
+
+/// What of the window nobody has mapped there is really unmapped: so that the kernel says of the stretch
+/// what it would say without us. It is reserved.
+pub fn lay_bare(start: usize, end: usize) -> Result<()> {
+    let free = state().lock().window.take_free(start, end);
+    for (i, &(from, to)) in free.iter().enumerate() {
+        // SAFETY: nobody uses it.
+        if let Err(err) = unsafe { mem::munmap(from, to - from) } {
+            let mut s = state().lock();
+            for &(from, to) in &free[i..] {
+                s.window.give(from, to);
+            }
+            return Err(err);
+        }
+        let mut s = state().lock();
+        s.regions.remove(from, to);
+        s.window.strip(from, to);
+    }
+    Ok(())
+}
+
+/// The break moved down: what is given up is mapped anew. It reads as zeros if the heap grows again, and
+/// nothing that was said of it holds any more.
+pub fn map_heap_anew(e: &Engine, bell: usize, start: usize, end: usize) -> Result<()> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    let a = [
+        start,
+        end - start,
+        RW as usize,
+        flags as usize,
+        usize::MAX,
+        0,
+    ];
+    let _own = reserve(start, end);
+    map_over(e, bell, a, (start, end), true).map(drop)
+}
+
+/// shmat(2).
+pub fn attach(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
+    // SAFETY: the program's own call.
+    let plain = || check(unsafe { raw(libc::SYS_shmat, a) });
+    let round = a[2] & libc::SHM_RND as usize != 0;
+    let start = if round { a[1] & !(PAGE_SIZE - 1) } else { a[1] };
+    let end = segment_bytes(a[0])
+        .and_then(pages)
+        .and_then(|len| start.checked_add(len))
+        .filter(|end| start != 0 && start % PAGE_SIZE == 0 && *end <= TOP);
+    let Some(end) = end else {
+        // Where the kernel likes, or an error.
+        return plain();
+    };
+    let _own = reserve(start, end);
+    if !state().lock().is_ours(start, end) {
+        return plain();
+    }
+    if a[2] & libc::SHM_REMAP as usize == 0 {
+        lay_bare(start, end)?;
+        plain()?;
+        state().lock().attached(start, end);
+        return Ok(start);
+    }
+    replace(e, bell, (start, end), false, plain)?;
+    state().lock().attached(start, end);
+    Ok(start)
+}
+
+/// shmdt(2): of what lay over the window nothing is left.
+pub fn detach(addr: usize) -> Result<usize> {
+    let end = state().lock().attached_at(addr).unwrap_or(addr);
+    let _own = reserve(addr, end);
+    // SAFETY: the program's own call.
+    unsafe { syscall(libc::SYS_shmdt, [addr]) }?;
+    if end > addr {
+        let mut s = state().lock();
+        // Of it other memory may have taken the place.
+        for (from, to) in s.foreign.overlaps(addr, end) {
+            s.foreign.remove(from, to);
+            s.window.strip(from, to);
+        }
+        s.detached(addr);
+    }
+    Ok(0)
+}
+
+/// The size of a segment of shared memory.
+fn segment_bytes(id: usize) -> Option<usize> {
+    // SAFETY: all-zero bytes are a valid structure, which outlives the call.
+    unsafe {
+        let mut ds: libc::shmid_ds = core::mem::zeroed();
+        let args = [id, libc::IPC_STAT as usize, &raw mut ds as usize];
+        syscall(libc::SYS_shmctl, args).ok()?;
+        Some(ds.shm_segsz)
+    }
+}

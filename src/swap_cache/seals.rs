@@ -1,0 +1,350 @@
+//! Sealing on the way to slots, opening on the way back: the one place for each that every page
+//! passes.
+
+use super::{Shift, SwapCache, Transfer};
+use crate::mm::{PageMask, Pmd, SwapEntry, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::seal::{Mode, Nonce, Page, Tag};
+use crate::sys::{mem, Errno};
+use crate::vma::{Had, Nonces, Range, RangeGuard, Tags};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// Pages of a range's tags, and of its nonces.
+const TAG_PAGES: usize = size_of::<Tags>() / PAGE_SIZE;
+const NONCE_PAGES: usize = size_of::<Nonces>() / PAGE_SIZE;
+/// Buffers that pages are sealed into take at most this part of the limit, for the program has less of it
+/// by them; but there are two: one is written while pages are sealed into the other.
+const BUFFERS_SHARE: i64 = 64;
+const BUFFERS_LEAST: usize = 2;
+
+/// Where pages are sealed to be written: a frame's pages may go back to the program meanwhile. One
+/// for each write in flight, the first of them first, each charged when it is first used.
+pub struct SealBuffers {
+    base: usize,
+    touched: AtomicU32,
+}
+
+impl SealBuffers {
+    pub const COUNT: usize = crate::control::WRITES;
+
+    pub(super) fn new() -> Result<SealBuffers, Errno> {
+        let bytes = Self::COUNT * PMD_SIZE;
+        let base = mem::reserve_aligned(bytes)?;
+        // SAFETY: a reservation that nobody knows of. As with frames a child's addresses stay taken.
+        unsafe {
+            mem::mprotect(base, bytes, libc::PROT_READ | libc::PROT_WRITE)?;
+            mem::madvise(base, bytes, libc::MADV_WIPEONFORK)?;
+            mem::madvise(base, bytes, libc::MADV_DONTDUMP)?;
+            // Where there are no huge pages base pages do.
+            let _ = mem::madvise(base, bytes, libc::MADV_HUGEPAGE);
+        }
+        Ok(SealBuffers {
+            base,
+            touched: AtomicU32::new(0),
+        })
+    }
+}
+
+/// What is needed to open pages of a range.
+struct Sealed {
+    entry: Option<SwapPlace>,
+    /// Of all, or none: then each has its own.
+    nonce: Nonce,
+    tags: *const Tags,
+    nonces: *const Nonces,
+}
+
+impl Sealed {
+    /// # Safety
+    /// The caller may read the range's tables.
+    unsafe fn of(&self, page: usize) -> (Nonce, Tag) {
+        // SAFETY: the tables have an element for each page; the caller's contract.
+        unsafe {
+            let nonce = match self.nonce {
+                Nonce::NONE => (*self.nonces)[page],
+                one => one,
+            };
+            (nonce, (*self.tags)[page])
+        }
+    }
+}
+
+impl SwapCache {
+    /// How many writes there may be at a time.
+    pub fn seal_buffers(&self) -> usize {
+        if self.sealer.mode == Mode::Check {
+            return SealBuffers::COUNT;
+        }
+        let fit = self.charge.limit() / (PMD_NR as i64 * BUFFERS_SHARE);
+        (fit.max(0) as usize).clamp(BUFFERS_LEAST, SealBuffers::COUNT)
+    }
+
+    /// Memory that this process is charged for and a child does not get.
+    pub fn charge_own(&self, pages: usize) {
+        self.charge.charge(pages);
+        self.own_pages.fetch_add(pages as i64, Relaxed);
+    }
+
+    pub fn own_pages(&self) -> i64 {
+        self.own_pages.load(Relaxed)
+    }
+
+    /// In a child, whose buffers come empty.
+    pub fn forget_own(&self) {
+        self.own_pages.store(0, Relaxed);
+        self.seal_buffers.touched.store(0, Relaxed);
+    }
+
+    /// The range has a place for tags; false if there is no memory for it. For the reclaim thread.
+    pub(super) fn make_tags(&self, pmd: Pmd, g: &mut RangeGuard<'_>) -> bool {
+        if self.ranges.tags(pmd).is_null() {
+            return false;
+        }
+        if g.tables.insert(Had::TAGS) {
+            self.charge.charge(TAG_PAGES);
+        }
+        true
+    }
+
+    /// `pages`, which are not in `swapped`, will be sealed with the nonce.
+    pub(super) fn set_nonce(
+        &self,
+        pmd: Pmd,
+        g: &mut RangeGuard<'_>,
+        pages: PageMask,
+        nonce: Nonce,
+    ) {
+        if g.swapped.is_empty() {
+            g.nonce = nonce;
+            return;
+        }
+        self.split_nonces(pmd, g);
+        let nonces = self.ranges.nonces(pmd);
+        for page in pages.runs().flatten() {
+            // SAFETY: what is in `swapped` was sealed, so there are tables; the lock is held.
+            unsafe { (*nonces)[page] = nonce };
+        }
+    }
+
+    /// Gives each page in `swapped` a nonce of its own.
+    fn split_nonces(&self, pmd: Pmd, g: &mut RangeGuard<'_>) {
+        if g.tables.insert(Had::NONCES) {
+            self.charge.charge(NONCE_PAGES);
+        }
+        let one = core::mem::take(&mut g.nonce);
+        if one == Nonce::NONE {
+            return;
+        }
+        let nonces = self.ranges.nonces(pmd);
+        for page in g.swapped.runs().flatten() {
+            // SAFETY: as in `set_nonce`.
+            unsafe { (*nonces)[page] = one };
+        }
+    }
+
+    /// The slots of `swapped` go to another range; so does what opens them. `nonce` is what they were all
+    /// sealed with, if it is one. Both ranges are held by the caller, who has the lock `g` of the new one;
+    /// there they are not in `swapped` yet. `prepare_move` has seen to it that there are tables.
+    pub(super) fn move_seals(
+        &self,
+        s: &Shift,
+        swapped: PageMask,
+        nonce: Nonce,
+        g: &mut RangeGuard<'_>,
+    ) {
+        let (src, dst) = (self.ranges.tags(s.from), self.ranges.tags(s.to));
+        if src.is_null() || !self.make_tags(s.to, g) {
+            // Without tags nothing can be opened.
+            return;
+        }
+        let one = nonce != Nonce::NONE && (g.swapped.is_empty() || g.nonce == nonce);
+        if one {
+            g.nonce = nonce;
+        } else {
+            self.split_nonces(s.to, g);
+        }
+        let (old, new) = (self.ranges.nonces(s.from), self.ranges.nonces(s.to));
+        for page in swapped.runs().flatten() {
+            let there = page - s.pages.start + s.there;
+            // SAFETY: both ranges have tables, with an element for each page. Nobody else uses them: what
+            // is held has no transfer, and of the new one we have the lock.
+            unsafe {
+                (*dst)[there] = (*src)[page];
+                if !one {
+                    (*new)[there] = match nonce {
+                        Nonce::NONE => (*old)[page],
+                        nonce => nonce,
+                    };
+                }
+            }
+        }
+    }
+
+    /// Every slot in use, by the nonce of what is in it. While the engine stands still.
+    pub fn nonces_in_use(&self, f: &mut dyn FnMut(Nonce)) {
+        self.ranges.for_each(|pmd, r| {
+            let g = r.lock();
+            if g.swapped.is_empty() {
+                return;
+            }
+            let sealed = self.sealed(pmd, &g);
+            for page in g.swapped.runs().flatten() {
+                // SAFETY: the lock is held.
+                f(unsafe { sealed.of(page) }.0);
+                if g.nonce != Nonce::NONE {
+                    break;
+                }
+            }
+        });
+    }
+
+    fn sealed(&self, pmd: Pmd, g: &RangeGuard<'_>) -> Sealed {
+        Sealed {
+            entry: g.entry,
+            nonce: g.nonce,
+            tags: self.ranges.tags(pmd),
+            nonces: self.ranges.nonces(pmd),
+        }
+    }
+
+    /// The page that lies at an address.
+    ///
+    /// # Safety
+    /// It is memory of the engine's own that nobody else uses now.
+    unsafe fn page<'p>(at: *mut u8) -> &'p mut Page {
+        // SAFETY: the caller's contract.
+        unsafe { &mut *(at as *mut Page) }
+    }
+
+    /// Each of `pages` with its slot, as far as they have some.
+    fn each_slot(
+        &self,
+        pmd: Pmd,
+        entry: Option<SwapPlace>,
+        pages: PageMask,
+    ) -> impl Iterator<Item = (usize, SwapEntry)> + '_ {
+        let all = entry.map(|entry| self.pieces(pmd, entry, pages));
+        all.into_iter().flatten().flat_map(|piece| {
+            let first = piece.pages.start;
+            piece.pages.filter_map(move |page| {
+                let at = piece.entry.checked_add((page - first) as u64)?;
+                Some((page, at))
+            })
+        })
+    }
+
+    /// Seals the pages of a write, which `start_write` began. Returns where each of them is to be written
+    /// from, by its place in 2 MiB: in buffer `buffer`, or in the frame where it is written as it is. For
+    /// the reclaim thread.
+    pub fn seal(&self, t: &Transfer, buffer: usize) -> usize {
+        let frame = self.frames.addr(t.frame);
+        let to = match self.sealer.mode {
+            // Nothing is written there then.
+            Mode::Check => frame,
+            Mode::Encrypt => self.seal_buffer(buffer),
+        };
+        let tags = self.ranges.tags(t.pmd);
+        for (page, at) in self.each_slot(t.pmd, Some(t.entry), t.pages) {
+            let offset = page * PAGE_SIZE;
+            // SAFETY: the frame is read only while it is being written; nobody else has the buffer, or else it
+            // is the scratch page, which is the reclaim thread's.
+            let (from, into) = unsafe {
+                let into = match self.sealer.mode {
+                    Mode::Check => self.scratch.0,
+                    Mode::Encrypt => (to + offset) as *mut u8,
+                };
+                (&*((frame + offset) as *const Page), Self::page(into))
+            };
+            let tag = self.sealer.seal(from, into, at, t.nonce);
+            // SAFETY: `start_write` made the table; the range is being written by us.
+            unsafe { (*tags)[page] = tag };
+        }
+        to
+    }
+
+    /// Gives the memory of a buffer back in which nothing is in flight.
+    pub fn release_seal_buffer(&self, i: usize) {
+        let i = i % SealBuffers::COUNT;
+        let b = &self.seal_buffers;
+        if b.touched.fetch_and(!(1 << i), Relaxed) >> i & 1 == 0 {
+            return;
+        }
+        // SAFETY: the buffer is ours, and nobody needs what is in it.
+        let _ = unsafe { mem::madvise(b.base + i * PMD_SIZE, PMD_SIZE, libc::MADV_DONTNEED) };
+        self.charge.uncharge(PMD_NR);
+        self.own_pages.fetch_sub(PMD_NR as i64, Relaxed);
+    }
+
+    fn seal_buffer(&self, i: usize) -> usize {
+        let i = i % SealBuffers::COUNT;
+        let b = &self.seal_buffers;
+        if b.touched.fetch_or(1 << i, Relaxed) >> i & 1 == 0 {
+            self.charge_own(PMD_NR);
+        }
+        b.base + i * PMD_SIZE
+    }
+
+    /// Opens what was read of the range: of its `moving` pages those that `read` lets through, where
+    /// `place` says (given buffer, all pages and the page). Returns those that are not what was written.
+    /// For the thread that has the range's transfer.
+    pub(super) fn open(
+        &self,
+        pmd: Pmd,
+        r: &Range,
+        read: impl Fn(PageMask) -> PageMask,
+        place: impl Fn(u32, &PageMask, usize) -> *mut u8,
+    ) -> PageMask {
+        let (moving, buffer, sealed) = {
+            let g = r.lock();
+            (g.moving, g.buffer, self.sealed(pmd, &g))
+        };
+        let pages = read(moving);
+        if sealed.tags.is_null() {
+            return pages;
+        }
+        let mut wrong = pages;
+        for (page, at) in self.each_slot(pmd, sealed.entry, pages) {
+            // SAFETY: while it is being read nobody changes the range's tables, nor has anybody else
+            // the memory that it is read into.
+            let opened = unsafe {
+                let (nonce, tag) = sealed.of(page);
+                let page = Self::page(place(buffer, &moving, page));
+                self.sealer.open(page, at, nonce, &tag)
+            };
+            if opened.is_ok() {
+                wrong = wrong.minus(PageMask::of(page..page + 1));
+            }
+        }
+        self.stats().swap_corrupt.add(wrong.count() as u64);
+        wrong
+    }
+
+    /// Of `pages`, which are in the frame and in slots, those that are alike in both. For the reclaim
+    /// thread, while it writes the range.
+    pub(super) fn clean_pages(
+        &self,
+        pmd: Pmd,
+        r: &Range,
+        frame: super::Frame,
+        pages: PageMask,
+    ) -> PageMask {
+        let sealed = self.sealed(pmd, &r.lock());
+        let mut clean = PageMask::EMPTY;
+        if sealed.tags.is_null() {
+            return clean;
+        }
+        for (page, at) in self.each_slot(pmd, sealed.entry, pages) {
+            let now = (self.frames.addr(frame) + page * PAGE_SIZE) as *const Page;
+            // SAFETY: the range is being written by us: nobody changes its tables or writes to the frame.
+            // The scratch page is the reclaim thread's.
+            let same = unsafe {
+                let (nonce, tag) = sealed.of(page);
+                let scratch = Self::page(self.scratch.0);
+                self.sealer.is_same(&*now, scratch, at, nonce, &tag)
+            };
+            if same {
+                clean.insert(page);
+            }
+        }
+        clean
+    }
+}
