@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::os;
+use crate::sizing::GroupRoom;
 use crate::undo::{Guard, Undo};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +137,31 @@ impl Own {
             .min()
             // v1 writes "none" as the largest number of whole pages.
             .filter(|limit| *limit < 1 << 60)
+    }
+
+    /// What this group and those above it leave to one more program; `None` without a limit.
+    pub fn room(&self) -> Option<GroupRoom> {
+        let (limit, usage, cache) = match self.version {
+            Version::V1 => (
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+                "total_inactive_file",
+            ),
+            Version::V2 => ("memory.max", "memory.current", "inactive_file"),
+        };
+        self.path
+            .ancestors()
+            .take_while(|dir| dir.starts_with(&self.mount))
+            .filter_map(|dir| {
+                // v1 writes "none" as the largest number of whole pages.
+                let limit = read_number(&dir.join(limit)).filter(|limit| *limit < 1 << 60)?;
+                let used = read_number(&dir.join(usage)).unwrap_or(0);
+                let stat = fs::read_to_string(dir.join("memory.stat")).unwrap_or_default();
+                let droppable = entry_of(&stat, cache).unwrap_or(0);
+                let left = limit.saturating_sub(used.saturating_sub(droppable));
+                Some(GroupRoom { limit, left })
+            })
+            .min_by_key(|room| room.left)
     }
 
     /// The directory in which a child with a limit can be made.

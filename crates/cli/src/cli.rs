@@ -52,9 +52,9 @@ pub enum Command {
     /// Print a shell's completion script
     #[command(hide = true)]
     Completions { shell: clap_complete::Shell },
-    /// Print the manual page, or that of a subcommand
+    /// Print the manual page, or that of a subcommand, as in 'man bench swap-w-seq'
     #[command(hide = true)]
-    Man { subcommand: Option<String> },
+    Man { subcommand: Vec<String> },
 }
 
 /// A usage error in one line: what is wrong, clap's hint if it has one, and

@@ -115,16 +115,16 @@ pub fn run(args: &DoctorArgs) -> ExitCode {
                 checks: &promote,
             },
         }) {
-            Ok(text) => println!("{text}"),
+            Ok(text) => outln!("{text}"),
             Err(err) => {
-                eprintln!("hugeswap: can't write JSON: {err}");
+                errln!("hugeswap: can't write JSON: {err}");
                 return ExitCode::FAILURE;
             }
         }
     } else {
-        print!("{}", text("run", &checks));
-        println!();
-        print!("{}", text("promote", &promote));
+        out!("{}", text("run", &checks));
+        outln!();
+        out!("{}", text("promote", &promote));
     }
     if works {
         ExitCode::SUCCESS

@@ -4,6 +4,8 @@
 //! the parts that set up and take down things in the kernel.
 #![deny(unsafe_code)]
 
+#[macro_use]
+pub mod out;
 pub mod bench;
 pub mod bench_allocator;
 pub mod bench_copy;
@@ -11,19 +13,20 @@ pub mod cgroup;
 pub mod cli;
 pub mod doctor;
 pub mod kernel_swap;
+pub mod man;
 pub mod os;
 pub mod promote;
 pub mod run;
 pub mod run_args;
 pub mod size;
+pub mod sizing;
 pub mod swap_spec;
 pub mod swapoff;
 pub mod undo;
 
-use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::Parser;
 
 use cli::{Cli, Command};
 
@@ -36,7 +39,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(err) => return usage(&err),
     };
-    match cli.command {
+    let status = match cli.command {
         Command::Run(args) => run::run(args),
         Command::Swapoff(args) => swapoff::swapoff(&args),
         Command::Swapon(args) => swapoff::swapon(&args),
@@ -46,13 +49,10 @@ pub fn main() -> ExitCode {
         Command::BenchWorker(args) => bench::worker::run(&args),
         Command::BenchGraph(args) => bench::programs::graph::run(&args),
         Command::Janitor => undo::janitor(),
-        Command::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "hugeswap", &mut script);
-            print(&script)
-        }
-        Command::Man { subcommand } => man(subcommand.as_deref()),
-    }
+        Command::Completions { shell } => man::completions(shell),
+        Command::Man { subcommand } => man::page(&subcommand),
+    };
+    out::failure().map_or(status, ExitCode::from)
 }
 
 /// Help and version go to standard output as they are; an error becomes one
@@ -64,40 +64,6 @@ fn usage(err: &clap::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let args: Vec<_> = std::env::args_os().skip(1).collect();
-    eprintln!("{}", cli::one_line(err, &args));
+    errln!("{}", cli::one_line(err, &args));
     ExitCode::from(USAGE)
-}
-
-fn man(subcommand: Option<&str>) -> ExitCode {
-    let mut command = Cli::command();
-    command.build();
-    let page = match subcommand {
-        None => command,
-        Some(name) => match command.find_subcommand(name) {
-            Some(sub) => sub.clone(),
-            None => {
-                eprintln!("hugeswap: there is no subcommand '{name}'; see 'hugeswap --help'");
-                return ExitCode::from(USAGE);
-            }
-        },
-    };
-    let mut text = Vec::new();
-    match clap_mangen::Man::new(page).render(&mut text) {
-        Ok(()) => print(&text),
-        Err(err) => {
-            eprintln!("hugeswap: can't make the manual page: {err}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// `hugeswap man | head` is no error.
-fn print(text: &[u8]) -> ExitCode {
-    match std::io::stdout().write_all(text) {
-        Err(err) if err.kind() != std::io::ErrorKind::BrokenPipe => {
-            eprintln!("hugeswap: can't write to standard output: {err}");
-            ExitCode::FAILURE
-        }
-        _ => ExitCode::SUCCESS,
-    }
 }

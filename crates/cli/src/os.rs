@@ -72,8 +72,16 @@ pub fn available_memory() -> Option<u64> {
     Some(kilobytes * 1024)
 }
 
-/// Free bytes on the file system of `path`, for an unprivileged user.
-pub fn free_bytes(path: &Path) -> io::Result<u64> {
+/// Bytes of a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    pub total: u64,
+    /// For an unprivileged user.
+    pub free: u64,
+}
+
+/// Of the file system of `path`.
+pub fn space(path: &Path) -> io::Result<Space> {
     let c = c_path(path)?;
     let mut stat = MaybeUninit::<libc::statvfs>::uninit();
     // SAFETY: as in `is_memory_backed`.
@@ -81,7 +89,15 @@ pub fn free_bytes(path: &Path) -> io::Result<u64> {
         check(libc::statvfs(c.as_ptr(), stat.as_mut_ptr()))?;
         stat.assume_init()
     };
-    Ok(stat.f_bavail * stat.f_frsize)
+    Ok(Space {
+        total: stat.f_blocks * stat.f_frsize,
+        free: stat.f_bavail * stat.f_frsize,
+    })
+}
+
+/// Free bytes on the file system of `path`, for an unprivileged user.
+pub fn free_bytes(path: &Path) -> io::Result<u64> {
+    space(path).map(|space| space.free)
 }
 
 /// Reserves `len` bytes at the start of `file`.
@@ -99,6 +115,21 @@ pub fn memory_file(name: &str) -> io::Result<File> {
         let fd = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC);
         check(fd)?;
         Ok(File::from_raw_fd(fd))
+    }
+}
+
+/// As `memory_file`, of a size that nobody can change.
+pub fn sealed_memory_file(name: &str, bytes: u64) -> io::Result<File> {
+    let name = CString::new(name).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: `name` is a C string; on success the descriptor is ours alone.
+    unsafe {
+        let fd = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+        check(fd)?;
+        let file = File::from_raw_fd(fd);
+        file.set_len(bytes)?;
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        check(libc::fcntl(fd, libc::F_ADD_SEALS, seals))?;
+        Ok(file)
     }
 }
 

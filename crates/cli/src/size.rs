@@ -26,6 +26,16 @@ impl Size {
         Size(bytes)
     }
 
+    /// As somebody may have written it: `Display` rounds.
+    pub fn exact(self) -> String {
+        let fits = [(TIB, "T"), (GIB, "G"), (MIB, "M"), (KIB, "K"), (1, "")];
+        fits.iter()
+            .find(|(unit, _)| self.0 % unit == 0)
+            .map_or_else(String::new, |(unit, letter)| {
+                format!("{}{letter}", self.0 / unit)
+            })
+    }
+
     pub fn bytes(self) -> u64 {
         self.0
     }
@@ -192,6 +202,8 @@ mod tests {
 
     #[test]
     fn shown_as_written() {
+        assert_eq!(Size::from_bytes(65535 * KIB).exact(), "65535K");
+        assert_eq!(Size::from_bytes(4097).exact(), "4097");
         for text in ["1", "512M", "1.5G", "4G", "1000"] {
             assert_eq!(text.parse::<Size>().unwrap().to_string(), text);
         }

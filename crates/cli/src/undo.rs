@@ -130,7 +130,7 @@ impl Drop for Guard {
         while let Some((id, undo)) = self.steps.pop() {
             match undo.perform() {
                 Ok(()) => settle_with_janitor(id),
-                Err(err) => eprintln!("hugeswap: can't {undo}: {err}; do it by hand"),
+                Err(err) => errln!("hugeswap: can't {undo}: {err}; do it by hand"),
             }
         }
     }
@@ -217,7 +217,7 @@ pub fn janitor() -> ExitCode {
     let mut status = ExitCode::SUCCESS;
     for (_, undo) in open.iter().rev() {
         if let Err(err) = undo.perform() {
-            eprintln!("hugeswap: can't {undo}: {err}; do it by hand");
+            errln!("hugeswap: can't {undo}: {err}; do it by hand");
             status = ExitCode::FAILURE;
         }
     }
@@ -229,6 +229,9 @@ pub struct Interrupt {
     flag: Arc<AtomicBool>,
     pipe: UnixStream,
 }
+
+/// What tells each `Interrupt`.
+static WATCHED: Mutex<Vec<(Arc<AtomicBool>, UnixStream)>> = Mutex::new(Vec::new());
 
 /// The user wants to stop.
 #[derive(Debug)]
@@ -243,7 +246,22 @@ impl Interrupt {
             signal_hook::flag::register(signal, Arc::clone(&flag))?;
             signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
         }
+        WATCHED
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((Arc::clone(&flag), write));
         Ok(Interrupt { flag, pipe })
+    }
+
+    /// As if a signal had come, for everybody who watches for one; false if nobody does.
+    pub fn stop_all() -> bool {
+        let watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
+        for (flag, pipe) in watched.iter() {
+            flag.store(true, Ordering::SeqCst);
+            // Full of other calls to stop, if this fails.
+            let _ = (&*pipe).write(b"x");
+        }
+        !watched.is_empty()
     }
 
     pub fn check(&self) -> Result<(), Interrupted> {

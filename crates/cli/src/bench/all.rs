@@ -105,7 +105,7 @@ pub fn run(args: &AllArgs) -> ExitCode {
             // Hours may have gone into what is there.
             report.failures.push(format!("not all was measured: {err}"));
         }
-        print!("\n{}", summary(&report));
+        out!("\n{}", summary(&report));
         if let Some(path) = &args.json {
             write_json(path, &report)?;
         }
@@ -187,7 +187,7 @@ fn measure(args: &AllArgs, stop: &Interrupt, report: &mut Report) -> Result<(), 
     let memory = size(args.memory, 96, 512);
     let runs = args.runs.unwrap_or(if quick { 1 } else { 3 });
     if wanted("fio") {
-        eprintln!("hugeswap: fio on {}", dir.display());
+        errln!("hugeswap: fio on {}", dir.display());
         let data = Size::from_bytes(2 * memory.bytes());
         match fio::mixed_read_rate(&dir, data, if quick { 3 } else { 10 }, stop) {
             Ok(rate) => report.fio_mixed_read_rate = Some(rate),
@@ -204,7 +204,7 @@ fn measure(args: &AllArgs, stop: &Interrupt, report: &mut Report) -> Result<(), 
             for threads in threads {
                 let name =
                     format!("{}, {medium:?}, {threads} threads", workload.name).to_lowercase();
-                eprintln!("hugeswap: {name}");
+                errln!("hugeswap: {name}");
                 let swap_args = SwapArgs {
                     threads: Some(*threads),
                     runs,
@@ -216,7 +216,7 @@ fn measure(args: &AllArgs, stop: &Interrupt, report: &mut Report) -> Result<(), 
                     .and_then(|plan| swap_test::compare(&plan, stop));
                 match result {
                     Ok(document) => {
-                        println!("{}\n\n{}", document.heading, report::table(&document));
+                        outln!("{}\n\n{}", document.heading, report::table(&document));
                         judge(report, workload, medium, &document);
                         report.tests.push(document);
                     }
@@ -237,7 +237,7 @@ fn measure(args: &AllArgs, stop: &Interrupt, report: &mut Report) -> Result<(), 
         };
         match programs::compare(&args, stop) {
             Ok(document) => {
-                println!("{}", programs::table(&document));
+                outln!("{}", programs::table(&document));
                 report.programs = Some(document);
             }
             Err(err) => keep_on(report, "programs", err)?,
@@ -252,7 +252,7 @@ fn keep_on(report: &mut Report, name: &str, err: Error) -> Result<(), Error> {
         Error::Interrupted | Error::Corrupt { .. } | Error::Wrong { .. } => Err(err),
         err => {
             let line = format!("{name}: {err}");
-            eprintln!("hugeswap: {line}");
+            errln!("hugeswap: {line}");
             report.failures.push(line);
             Ok(())
         }

@@ -92,7 +92,7 @@ fn one_line(result: Result<(), String>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("hugeswap: {message}");
+            errln!("hugeswap: {message}");
             ExitCode::FAILURE
         }
     }

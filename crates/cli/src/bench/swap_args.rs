@@ -9,6 +9,7 @@ use super::worker::WorkerArgs;
 use super::workload::Workload;
 use crate::kernel_swap::{mthp_switches, Backing};
 use crate::size::{Size, MIB};
+use crate::sizing::LEAST_MEMORY;
 use crate::swap_spec::{self, SpecError, SwapSpec, Target};
 
 #[derive(clap::Args, Debug, Clone)]
@@ -142,11 +143,15 @@ pub enum PlanError {
         threads: u32,
     },
     FileOnRam,
-    /// Below this not even the worker's code and page tables fit.
-    MemoryTooSmall(Size),
+    /// Below this `run` refuses, or not even the worker's code and page tables fit.
+    MemoryTooSmall {
+        memory: Size,
+        least: u64,
+    },
 }
 
-const LEAST_MEMORY: u64 = 16 * MIB;
+/// Of the kernel's side alone.
+const LEAST_KERNEL: u64 = 16 * MIB;
 const PAGE: u64 = 4096;
 
 impl fmt::Display for PlanError {
@@ -174,12 +179,11 @@ impl fmt::Display for PlanError {
                 f,
                 "--against file needs a directory: say which with --swap DIRECTORY"
             ),
-            PlanError::MemoryTooSmall(size) => {
-                write!(
-                    f,
-                    "--memory {size} is too little to run anything: give 16M or more"
-                )
-            }
+            PlanError::MemoryTooSmall { memory, least } => write!(
+                f,
+                "--memory {memory} is too little to run anything: give {} or more",
+                Size::from_bytes(*least)
+            ),
         }
     }
 }
@@ -211,8 +215,13 @@ impl SwapArgs {
     }
 
     pub fn plan(&self, workload: &Workload) -> Result<Plan, PlanError> {
-        if self.memory.bytes() < LEAST_MEMORY {
-            return Err(PlanError::MemoryTooSmall(self.memory));
+        let least = match self.only {
+            Some(Side::Kernel) => LEAST_KERNEL,
+            _ => LEAST_MEMORY,
+        };
+        if self.memory.bytes() < least {
+            let memory = self.memory;
+            return Err(PlanError::MemoryTooSmall { memory, least });
         }
         let size = match self.size {
             Some(size) => size,
@@ -389,7 +398,7 @@ mod tests {
         assert!(message("--swap ram --against file").contains("--swap DIRECTORY"));
         assert!(message("--swap / --size 8M --processes 5").contains("5 processes"));
         assert!(message("--swap / --size 8M --threads 5").contains("5 threads"));
-        assert!(message("--swap / --memory 1M").contains("16M"));
+        assert!(message("--swap / --memory 1M").contains("64M"));
         assert!(message("--swap /nowhere/at/all").contains("mkdir"));
     }
 

@@ -15,6 +15,7 @@ use super::workload::Workload;
 use crate::cgroup::Own;
 use crate::kernel_swap;
 use crate::os::{self, Words};
+use crate::out;
 use crate::undo::{self, Interrupt};
 
 const USAGE: u8 = 2;
@@ -80,7 +81,7 @@ pub fn run(workload: &Workload, args: &SwapArgs) -> ExitCode {
     with_clean_end(|stop| {
         let plan = args.plan(workload).map_err(Error::Plan)?;
         let document = compare(&plan, stop)?;
-        print!("{}\n\n{}", document.heading, report::table(&document));
+        out!("{}\n\n{}", document.heading, report::table(&document));
         match &args.json {
             Some(path) => write_json(path, &document),
             None => Ok(()),
@@ -102,20 +103,23 @@ pub fn with_clean_end(test: impl FnOnce(&Interrupt) -> Result<(), Error>) -> Exi
         Interrupt::catch().map_err(io_error("catch signals"))
     };
     if cfg!(debug_assertions) {
-        eprintln!("hugeswap: this is a debug build: its figures say nothing");
+        errln!("hugeswap: this is a debug build: its figures say nothing");
     }
     match started().and_then(|stop| test(&stop)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Error::Interrupted) => {
-            eprintln!("hugeswap: interrupted; everything is taken down");
+            // Where the reader of the output went away there is nobody to tell.
+            if out::failure().is_none() {
+                errln!("hugeswap: interrupted; everything is taken down");
+            }
             ExitCode::from(INTERRUPTED)
         }
         Err(err @ (Error::Plan(_) | Error::Usage(_))) => {
-            eprintln!("hugeswap: {err}");
+            errln!("hugeswap: {err}");
             ExitCode::from(USAGE)
         }
         Err(err) => {
-            eprintln!("hugeswap: {err}");
+            errln!("hugeswap: {err}");
             ExitCode::FAILURE
         }
     }
@@ -190,7 +194,7 @@ fn measure_all(plan: &Plan, stop: &Interrupt) -> Result<Vec<(String, Vec<Figures
                 Ok(run) => figures.push(run),
                 // zram with every size on does not get by with a small limit.
                 Err(err @ Error::OutOfMemory { .. }) if *contestant != Contestant::Hugeswap => {
-                    eprintln!("hugeswap: {err}");
+                    errln!("hugeswap: {err}");
                 }
                 Err(err) => return Err(err),
             }

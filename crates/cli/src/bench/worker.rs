@@ -74,7 +74,7 @@ pub struct Round {
 
 pub fn run(args: &WorkerArgs) -> ExitCode {
     let Some(mut workload) = workload::by_name(&args.workload) else {
-        eprintln!("hugeswap: there is no workload '{}'", args.workload);
+        errln!("hugeswap: there is no workload '{}'", args.workload);
         return ExitCode::FAILURE;
     };
     workload.writes = args.writes.unwrap_or(workload.writes);
@@ -90,7 +90,7 @@ pub fn run(args: &WorkerArgs) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(err) => {
-            eprintln!("hugeswap: worker of {}: {err}", args.workload);
+            errln!("hugeswap: worker of {}: {err}", args.workload);
             ExitCode::FAILURE
         }
     }

@@ -42,7 +42,7 @@ pub fn run(
         return Err("--against kernel needs root: it sets up a swap device".into());
     }
     if read(Path::new("/proc/swaps"))?.lines().count() > 1 {
-        eprintln!("hugeswap: other swap is in use: some folios may go there instead");
+        errln!("hugeswap: other swap is in use: some folios may go there instead");
     }
     INTERRUPTED.store(false, Ordering::Relaxed);
     // Signals first and back last: none must end us between the two.
@@ -171,7 +171,7 @@ impl Setting {
 impl Drop for Setting {
     fn drop(&mut self) {
         if let Err(e) = write(&self.path, &self.old) {
-            eprintln!("hugeswap: not restored: {e}");
+            errln!("hugeswap: not restored: {e}");
         }
     }
 }
@@ -248,14 +248,14 @@ impl Drop for ZramSwap {
             if let Ok(path) = self.path() {
                 // SAFETY: a path that ends in a zero byte.
                 if unsafe { libc::swapoff(path.as_ptr()) } != 0 {
-                    eprintln!("hugeswap: {}", last_error("swapoff"));
+                    errln!("hugeswap: {}", last_error("swapoff"));
                     return;
                 }
             }
         }
         let remove = Path::new(ZRAM_CONTROL).join("hot_remove");
         if let Err(e) = write(&remove, &self.id.to_string()) {
-            eprintln!("hugeswap: not removed: {e}");
+            errln!("hugeswap: not removed: {e}");
         }
     }
 }

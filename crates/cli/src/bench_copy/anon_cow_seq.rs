@@ -100,7 +100,7 @@ pub fn run(args: Args) -> Result<(), String> {
     }
     if args.json {
         let text = serde_json::to_string_pretty(&report).map_err(|e| e.to_string())?;
-        println!("{text}");
+        outln!("{text}");
     } else {
         print(&report);
     }
@@ -227,7 +227,7 @@ fn child(
 }
 
 fn print(report: &Report) {
-    println!(
+    outln!(
         "anon-cow-seq: {} MiB in pages of {} KiB, {} rounds, {:.0} % in huge pages, \
          cache share {} KiB",
         report.size_mib,
@@ -239,7 +239,7 @@ fn print(report: &Report) {
     let mut last = 0;
     for row in &report.rows {
         if core::mem::replace(&mut last, row.children) != row.children {
-            println!(
+            outln!(
                 "\n{} children\n{:<12} {:>8} {:>9} {:>10} {:>9} {:>11} {:>11} {:>11} {:>12}",
                 row.children,
                 "method",
@@ -253,7 +253,7 @@ fn print(report: &Report) {
                 "time/kernel"
             );
         }
-        println!(
+        outln!(
             "{:<12} {:>8.2} {:>9.1} {:>10.2} {:>9.1} {:>11.3} {:>11.3} {:>11.3} {:>12.3}",
             row.method,
             row.gb_s,

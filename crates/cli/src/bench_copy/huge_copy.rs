@@ -24,7 +24,7 @@ pub struct Args {
     #[arg(long, short = 'n', default_value_t = 4)]
     processes: usize,
     /// Memory to take source and destination pages from, each, in MiB
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, default_value_t = 512, value_parser = mebibytes)]
     footprint: usize,
     /// Rounds; in each, every method works on a batch of pages
     #[arg(long, default_value_t = 41)]
@@ -42,6 +42,14 @@ pub struct Args {
     /// Write a plot
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
+}
+
+/// A terabyte at most.
+fn mebibytes(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n) if (1..=1 << 20).contains(&n) => Ok(n),
+        _ => Err(format!("'{text}' is not a number of MiB from 1 to 1048576")),
+    }
 }
 
 fn parse_isa(name: &str) -> Result<Isa, String> {
@@ -159,7 +167,7 @@ pub fn run(args: Args) -> Result<(), String> {
     }
     if args.json {
         let text = serde_json::to_string_pretty(&report).map_err(|e| e.to_string())?;
-        println!("{text}");
+        outln!("{text}");
     } else {
         print(&report);
     }
@@ -295,7 +303,7 @@ unsafe fn sample(
 }
 
 fn print(report: &Report) {
-    println!(
+    outln!(
         "{} ({}): {} rounds, {} MiB each of source and destination, {:.0} % in huge pages, \
          cache share {} KiB",
         report.op,
@@ -308,7 +316,7 @@ fn print(report: &Report) {
     let mut last = None;
     for row in &report.rows {
         if last.replace((row.order, row.pressure)) != Some((row.order, row.pressure)) {
-            println!(
+            outln!(
                 "\norder {} ({} KiB), {} other processes\n{:<12} {:>10} {:>10} {:>10} {:>10} \
                  {:>10} {:>10} {:>10} {:>10} {:>10}",
                 row.order,
@@ -326,7 +334,7 @@ fn print(report: &Report) {
                 "targ./asc."
             );
         }
-        println!(
+        outln!(
             "{:<12} {:>10.1} {:>10.2} {:>10.1} {:>10.1} {:>10.3} {:>10.3} {:>10.3} {:>10.3} {:>10.3}",
             row.method,
             row.copy_us,

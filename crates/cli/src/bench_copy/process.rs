@@ -22,7 +22,7 @@ impl Child {
                     let code = match body() {
                         Ok(()) => 0,
                         Err(e) => {
-                            eprintln!("{e}");
+                            errln!("{e}");
                             1
                         }
                     };

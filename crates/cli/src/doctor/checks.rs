@@ -10,6 +10,7 @@ use super::{Check, Verdict};
 use crate::cgroup::{self, Own};
 use crate::os;
 use crate::size::{Size, MIB};
+use crate::sizing::{self, LEAST_MEMORY};
 use crate::swap_spec::{self, SwapSpec, Target};
 
 pub fn all(swap: Option<&SwapSpec>) -> Vec<Check> {
@@ -23,6 +24,7 @@ pub fn all(swap: Option<&SwapSpec>) -> Vec<Check> {
         by_device,
         probe::userfaultfd_by_syscall(Faults::UserMode).is_ok(),
         probe::unprivileged_userfaultfd(),
+        Device::look(),
     ));
     // Without any userfaultfd the following would only repeat that.
     if features.is_ok() {
@@ -33,6 +35,7 @@ pub fn all(swap: Option<&SwapSpec>) -> Vec<Check> {
     checks.push(io_uring(probe::io_uring(), probe::io_uring_disabled()));
     checks.push(swap_place(swap));
     checks.push(filter(probe::seccomp()));
+    checks.push(preload_library());
     checks.push(memory_group());
     checks.push(address_space());
     checks.push(locked_memory());
@@ -60,12 +63,34 @@ fn kernel() -> Check {
 const ALLOW_DEVICE: &str = "sudo chown $USER /dev/userfaultfd";
 const ALLOW_SYSCTL: &str = "sudo sysctl -w vm.unprivileged_userfaultfd=1";
 
+const ALLOW_CONTAINER: &str = "docker run --device /dev/userfaultfd (podman alike)";
+
+/// Whether `/dev` shows the devices that the kernel has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Device {
+    AsKernelHas,
+    /// The kernel has it and `/dev` does not: a container.
+    Hidden,
+}
+
+impl Device {
+    fn look() -> Device {
+        let kernel = Path::new("/sys/class/misc/userfaultfd").exists();
+        if kernel && !Path::new("/dev/userfaultfd").exists() {
+            Device::Hidden
+        } else {
+            Device::AsKernelHas
+        }
+    }
+}
+
 /// The two ways to get one, and what they give together.
 fn userfaultfd(
     by_syscall: io::Result<()>,
     by_device: io::Result<()>,
     user_mode: bool,
     sysctl: Option<bool>,
+    device: Device,
 ) -> Vec<Check> {
     let all_faults = by_syscall.is_ok() || by_device.is_ok();
     // One closed way is only worth knowing while the other is open.
@@ -87,7 +112,10 @@ fn userfaultfd(
     ];
     let name = "faults in system calls";
     let mend = match &by_device {
-        Err(err) if err.kind() == io::ErrorKind::NotFound => ALLOW_SYSCTL,
+        Err(err) if err.kind() == io::ErrorKind::NotFound => match device {
+            Device::Hidden => ALLOW_CONTAINER,
+            Device::AsKernelHas => ALLOW_SYSCTL,
+        },
         _ => ALLOW_DEVICE,
     };
     checks.push(if all_faults {
@@ -302,22 +330,52 @@ fn filter(mode: Option<u32>) -> Check {
     }
 }
 
+/// Without it `run` can start nothing.
+fn preload_library() -> Check {
+    let name = "preload library";
+    match crate::run::preload_library() {
+        Ok(path) => Check::ok(name, path.display().to_string()),
+        Err(failure) => Check::new(name, Verdict::Missing, failure.message)
+            .so("'run' can't reach into programs"),
+    }
+}
+
 fn memory_group() -> Check {
     let name = "memory group";
-    match Own::find() {
+    let chosen = sizing::memory();
+    let size = Size::from_bytes(chosen.bytes);
+    let check = match Own::find() {
         Err(cgroup::Error::NotMounted) => Check::new(name, Verdict::Note, "none is mounted")
             .so("'bench --against kernel' can't set the same limit"),
         Err(err) => Check::new(name, Verdict::Note, err.to_string()),
-        Ok(own) => match own.limit().and_then(Size::new) {
+        Ok(own) => match own.room() {
             None => Check::ok(name, format!("{}, no limit", own.version)),
-            Some(limit) => {
-                let check = Check::new(name, Verdict::Note, format!("{}, {limit}", own.version));
-                match Size::new(limit.bytes().saturating_sub(64 * MIB)) {
-                    Some(most) => check.so(format!("give 'run' at most --memory {most}")),
-                    None => check.so("too little for 'run'"),
-                }
-            }
+            Some(room) => Check::new(
+                name,
+                Verdict::Note,
+                format!(
+                    "{}, {}, of which {} are left",
+                    own.version,
+                    Size::from_bytes(room.limit),
+                    Size::from_bytes(room.left)
+                ),
+            ),
         },
+    };
+    if chosen.bytes < LEAST_MEMORY {
+        let least = Size::from_bytes(LEAST_MEMORY);
+        Check {
+            verdict: Verdict::Missing,
+            ..check
+        }
+        .so(format!(
+            "too little: 'run' needs at least {least}, and room beside it for itself"
+        ))
+    } else {
+        check.so(format!(
+            "without --memory 'run' takes {size}: {}",
+            chosen.why
+        ))
     }
 }
 
@@ -352,6 +410,7 @@ fn short(time: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::Device::{AsKernelHas, Hidden};
     use super::*;
 
     fn errno(code: i32) -> io::Result<()> {
@@ -373,23 +432,38 @@ mod tests {
     fn one_way_to_userfaultfd_is_enough() {
         let eperm = || errno(libc::EPERM);
         assert!(
-            verdict(&userfaultfd(Ok(()), errno(libc::ENOENT), true, Some(false)))
-                < Verdict::Limited
+            verdict(&userfaultfd(
+                Ok(()),
+                errno(libc::ENOENT),
+                true,
+                Some(false),
+                AsKernelHas
+            )) < Verdict::Limited
         );
-        assert!(verdict(&userfaultfd(eperm(), Ok(()), true, Some(false))) < Verdict::Limited);
+        assert!(
+            verdict(&userfaultfd(
+                eperm(),
+                Ok(()),
+                true,
+                Some(false),
+                AsKernelHas
+            )) < Verdict::Limited
+        );
     }
 
     #[test]
     fn the_command_that_mends_fits() {
         let (eperm, eacces) = (|| errno(libc::EPERM), || errno(libc::EACCES));
-        let checks = userfaultfd(eperm(), eacces(), true, Some(false));
+        let checks = userfaultfd(eperm(), eacces(), true, Some(false), AsKernelHas);
         assert_eq!(
             (verdict(&checks), mend(&checks)),
             (Verdict::Missing, ALLOW_DEVICE)
         );
-        let checks = userfaultfd(eperm(), errno(libc::ENOENT), true, Some(false));
+        let checks = userfaultfd(eperm(), errno(libc::ENOENT), true, Some(false), AsKernelHas);
         assert_eq!(mend(&checks), ALLOW_SYSCTL);
-        let checks = userfaultfd(errno(libc::ENOSYS), eacces(), false, None);
+        let checks = userfaultfd(eperm(), errno(libc::ENOENT), true, Some(false), Hidden);
+        assert!(mend(&checks).contains("--device"));
+        let checks = userfaultfd(errno(libc::ENOSYS), eacces(), false, None, AsKernelHas);
         assert!(mend(&checks).contains("CONFIG_USERFAULTFD"));
     }
 

@@ -418,7 +418,7 @@ pub fn run(args: &PoliciesArgs) -> Result<(), String> {
                 stage: args.stage_us,
             };
             let comparison = compare(trace, *unit, memory, costs);
-            println!(
+            outln!(
                 "{}, unit {:?}: {} touches, memory for {memory} of {} pages\n\n{}",
                 comparison.workload,
                 unit,
@@ -429,7 +429,7 @@ pub fn run(args: &PoliciesArgs) -> Result<(), String> {
             done.push(comparison);
         }
     }
-    println!("* sees what user space can't: each touch of resident memory, or the future");
+    outln!("* sees what user space can't: each touch of resident memory, or the future");
     if let Some(file) = &args.json {
         let text = serde_json::to_string_pretty(&done).map_err(|e| e.to_string())?;
         fs::write(file, text + "\n").map_err(|e| format!("{}: {e}", file.display()))?;

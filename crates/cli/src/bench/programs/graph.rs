@@ -43,7 +43,7 @@ pub fn run(args: &GraphArgs) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(err) => {
-            eprintln!("hugeswap: {}: {err}", args.graph.display());
+            errln!("hugeswap: {}: {err}", args.graph.display());
             ExitCode::FAILURE
         }
     }
@@ -58,7 +58,7 @@ fn traverse(file: &Path, walk: fn(&Graph) -> u64) -> io::Result<()> {
         check: format!("{check:016x}"),
         need: peak("self"),
     };
-    println!("{}", serde_json::to_string(&outcome)?);
+    outln!("{}", serde_json::to_string(&outcome)?);
     Ok(())
 }
 

@@ -129,7 +129,7 @@ pub struct Document {
 pub fn run(args: &ProgramsArgs) -> ExitCode {
     with_clean_end(|stop| {
         let document = compare(args, stop)?;
-        println!("{}", table(&document));
+        outln!("{}", table(&document));
         match &args.json {
             Some(path) => write_json(path, &document),
             None => Ok(()),
@@ -148,7 +148,10 @@ pub fn compare(args: &ProgramsArgs, stop: &Interrupt) -> Result<Document, Error>
     };
     let (swap, contestants) = contestants(&args.swap, against, None).map_err(Error::Plan)?;
     if args.size.bytes() < 2 * LEAST + 32 * MIB {
-        return Err(Error::Plan(PlanError::MemoryTooSmall(args.size)));
+        return Err(Error::Plan(PlanError::MemoryTooSmall {
+            memory: args.size,
+            least: 2 * LEAST + 32 * MIB,
+        }));
     }
     let chosen = match &args.program[..] {
         [] => Program::value_variants(),

@@ -1,0 +1,119 @@
+//! Sizes that fit where one is, when the user gives none: how much memory a run takes, and how much
+//! of a disk it may use for swap. The rules are pure; what they ask of the machine is beside them.
+
+use crate::cgroup::Own;
+use crate::os;
+use crate::size::{Size, GIB, MIB};
+
+/// Less than this cannot hold the engine's own buffers and a few huge pages.
+pub const LEAST_MEMORY: u64 = 64 * MIB;
+/// What a run needs beside its managed memory: the supervisor, the engine's tables and buffers,
+/// page tables, stacks and the program's libraries.
+const OUTSIDE: u64 = 24 * MIB;
+/// Where nothing at all is known of the machine.
+const UNKNOWN: u64 = 2 * GIB;
+/// What a disk keeps for others: a fifth of it, and this much at least.
+const DISK_KEEPS: u64 = 10 * GIB;
+
+/// A size, and what it follows from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    pub bytes: u64,
+    pub why: String,
+}
+
+/// What a memory group, or one above it, leaves to a program that starts in it now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupRoom {
+    pub limit: u64,
+    /// The limit, less what is in use and can't be dropped.
+    pub left: u64,
+}
+
+/// `--memory` where none is given: what the memory group leaves, or half of what is available.
+pub fn memory() -> Chosen {
+    let group = Own::find().ok().and_then(|own| own.room());
+    memory_of(os::available_memory(), group)
+}
+
+fn memory_of(available: Option<u64>, group: Option<GroupRoom>) -> Chosen {
+    let half = available.unwrap_or(UNKNOWN) / 2;
+    let of_half = Chosen {
+        bytes: half,
+        why: "half of what is available".to_owned(),
+    };
+    let Some(room) = group else {
+        return of_half;
+    };
+    let bytes = room.left.saturating_sub(OUTSIDE.max(room.left / 32));
+    if bytes >= half {
+        return of_half;
+    }
+    Chosen {
+        bytes,
+        why: format!(
+            "what the memory group's limit of {} leaves",
+            Size::from_bytes(room.limit)
+        ),
+    }
+}
+
+/// The most that a swap file may grow to where no size is given, on a disk of `total` bytes with
+/// `free` of them: the disk keeps a fifth and 10 GiB, and a run gets four times its memory.
+pub fn swap_file(memory: u64, total: u64, free: u64) -> Chosen {
+    let keeps = (total / 5).max(DISK_KEEPS);
+    let room = free.saturating_sub(keeps);
+    let wanted = memory.saturating_mul(4);
+    if wanted <= room {
+        Chosen {
+            bytes: wanted,
+            why: "four times the memory".to_owned(),
+        }
+    } else {
+        Chosen {
+            bytes: room,
+            why: format!(
+                "what is left when the disk keeps {} free",
+                Size::from_bytes(keeps)
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_what_is_available_without_a_group() {
+        assert_eq!(memory_of(Some(8 * GIB), None).bytes, 4 * GIB);
+        assert_eq!(memory_of(None, None).bytes, GIB);
+    }
+
+    #[test]
+    fn a_group_leaves_room_for_the_run_itself() {
+        let group = |limit, left| Some(GroupRoom { limit, left });
+        let small = memory_of(Some(8 * GIB), group(512 * MIB, 400 * MIB));
+        assert_eq!(small.bytes, 376 * MIB);
+        assert!(small.why.contains("512M"), "{}", small.why);
+        // A thirty-second of a large one: page tables and tables grow with it.
+        let large = memory_of(Some(200 * GIB), group(64 * GIB, 64 * GIB));
+        assert_eq!(large.bytes, 62 * GIB);
+        // A group that leaves more than the machine has.
+        assert_eq!(
+            memory_of(Some(8 * GIB), group(64 * GIB, 64 * GIB)).bytes,
+            4 * GIB
+        );
+        assert_eq!(memory_of(Some(8 * GIB), group(32 * MIB, 10 * MIB)).bytes, 0);
+    }
+
+    #[test]
+    fn a_disk_is_not_filled() {
+        let bytes = |memory, total, free| swap_file(memory, total, free).bytes;
+        assert_eq!(bytes(GIB, 200 * GIB, 100 * GIB), 4 * GIB);
+        assert_eq!(bytes(64 * GIB, 200 * GIB, 100 * GIB), 60 * GIB);
+        assert_eq!(bytes(64 * GIB, 20 * GIB, 15 * GIB), 5 * GIB);
+        assert_eq!(bytes(GIB, 20 * GIB, 9 * GIB), 0);
+        assert_eq!(bytes(u64::MAX, 200 * GIB, 100 * GIB), 60 * GIB);
+    }
+}
