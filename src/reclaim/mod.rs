@@ -44,7 +44,8 @@ const PAUSE_FAILED_NS: u64 = 1_000_000_000;
 const PAUSE_FULL_NS: u64 = 20_000_000;
 /// Full devices are asked again after this, for another process may have freed something.
 const FULL_NS: u64 = 100_000_000;
-/// Buffers that pages are sealed into are given back when nothing was written for so long.
+/// Buffers that pages are sealed into are given back when nothing was written for so long; large ones, when
+/// nothing of their size was.
 const BUFFERS_NS: u64 = 1_000_000_000;
 /// How long reclaim rests after a round in which it could do nothing.
 const IDLE_MS: u64 = 2;
@@ -89,6 +90,8 @@ pub struct Reclaim<'e> {
     last_tick_ns: u64,
     /// When something was written, by the tick before.
     last_write_ns: u64,
+    /// When so much was written as takes a large buffer.
+    last_large_ns: u64,
     warned_full: bool,
     warned_write: bool,
     /// Writes that failed since one succeeded.
@@ -129,6 +132,7 @@ impl<'e> Reclaim<'e> {
             touched: 0,
             last_tick_ns: 0,
             last_write_ns: 0,
+            last_large_ns: 0,
             warned_full: false,
             warned_write: false,
             failed_in_row: 0,
@@ -378,11 +382,18 @@ impl<'e> Reclaim<'e> {
 
     /// Gives back what no write needs now.
     fn release_buffers(&self) {
-        for slot in 0..TRANSFERS {
-            if self.transfers[slot].is_none() {
-                self.cache.release_seal_buffer(slot);
-            }
-        }
+        self.release_large_buffers();
+        self.unused_slots()
+            .for_each(|slot| self.cache.release_small_buffer(slot));
+    }
+
+    fn release_large_buffers(&self) {
+        self.unused_slots()
+            .for_each(|slot| self.cache.release_large_buffer(slot));
+    }
+
+    fn unused_slots(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..TRANSFERS).filter(|&slot| self.transfers[slot].is_none())
     }
 
     /// The place of another write: as many as there are buffers for.
@@ -402,59 +413,59 @@ impl<'e> Reclaim<'e> {
             pending: 1,
             failed: PageMask::EMPTY,
         });
-        let base = match op {
+        let memory = match op {
             Op::Write => {
                 self.last_write_ns = self.last_tick_ns;
+                if self.cache.takes_large_buffer(&t) {
+                    self.last_large_ns = self.last_tick_ns;
+                }
                 self.cache.seal(&t, slot)
             }
-            Op::Read => self.cache.frames.addr(t.frame),
+            Op::Read => self.cache.place_of(t.frame),
         };
-        for piece in self.cache.pieces(t.pmd, t.entry, t.pages) {
+        let pieces = self.cache.pieces(t.pmd, t.entry, t.pages);
+        // What lies together in memory needs one request for slots that do, whichever pages they are of.
+        for piece in pieces.joined(memory.is_packed()) {
             if op == Op::Write {
                 // Pieces lie in one cluster each, and clusters in one segment.
                 let segment = piece.entry.byte_offset() / SEGMENT_BYTES;
                 let device = piece.entry.device().index();
                 self.kick.proc().writing[slot].add(device, segment as usize);
             }
-            let step = if t.one_by_one { 1 } else { PMD_NR };
-            for start in piece.pages.clone().step_by(step) {
-                let run = start..piece.pages.end.min(start + step);
-                let ahead = ((start - piece.pages.start) * PAGE_SIZE) as u64;
-                let offset = piece.entry.byte_offset() + ahead;
-                self.request(slot, op, piece.entry.device().index(), offset, base, run);
+            let step = if t.one_by_one { 1 } else { piece.nr };
+            for at in (0..piece.nr).step_by(step) {
+                // In pieces that were read one by one page follows page.
+                let start = piece.pages.start + at;
+                let end = if t.one_by_one { start + 1 } else { piece.pages.end };
+                self.request(
+                    slot,
+                    Request {
+                        op,
+                        offset: piece.entry.byte_offset() + (at * PAGE_SIZE) as u64,
+                        addr: memory.addr(start) as *mut u8,
+                        len: step * PAGE_SIZE,
+                        tag: (start << TAG_BITS | end) as u64 * TRANSFERS as u64 + slot as u64,
+                        target: 0,
+                    },
+                    piece.entry.device().index(),
+                );
             }
         }
         self.kick_queues();
         self.end_request(slot, None);
     }
 
-    fn request(
-        &mut self,
-        slot: usize,
-        op: Op,
-        queue: usize,
-        offset: u64,
-        base: usize,
-        run: core::ops::Range<usize>,
-    ) {
+    fn request(&mut self, slot: usize, req: Request, queue: usize) {
         if let Some(f) = &mut self.transfers[slot] {
             f.pending += 1;
         }
-        let len = run.len() * PAGE_SIZE;
-        let req = Request {
-            op,
-            offset,
-            addr: (base + run.start * PAGE_SIZE) as *mut u8,
-            len,
-            tag: (run.start << TAG_BITS | run.end) as u64 * TRANSFERS as u64 + slot as u64,
-            target: 0,
-        };
-        match op {
+        let stats = self.cache.stats();
+        match req.op {
             Op::Write => {
-                self.cache.stats().device_write_bytes.add(len as u64);
-                self.cache.stats().count_swpout(run.len());
+                stats.device_write_bytes.add(req.len as u64);
+                stats.count_swpout(req.len / PAGE_SIZE);
             }
-            Op::Read => self.cache.stats().device_read_bytes.add(len as u64),
+            Op::Read => stats.device_read_bytes.add(req.len as u64),
         }
         // SAFETY: frame and buffer belong to this transfer until its last completion was handled.
         while unsafe { self.queues[queue].submit(req) }.is_err() {
@@ -518,7 +529,7 @@ impl<'e> Reclaim<'e> {
         let Some(f) = &mut self.transfers[slot] else {
             return;
         };
-        f.failed = f.failed.or(failed.unwrap_or_default());
+        f.failed = f.failed.or(failed.unwrap_or_default().and(f.pages));
         f.pending -= 1;
         if f.pending > 0 {
             return;
@@ -572,6 +583,8 @@ impl<'e> Reclaim<'e> {
         self.last_tick_ns = now;
         if now - self.last_write_ns > BUFFERS_NS {
             self.release_buffers();
+        } else if now - self.last_large_ns > BUFFERS_NS {
+            self.release_large_buffers();
         }
         let c = self.cache;
         let s = c.stats();

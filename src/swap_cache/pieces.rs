@@ -58,6 +58,44 @@ impl Iterator for Pieces {
     }
 }
 
+/// Slots, one after the other, of one cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// From the first page that is there to the last. Others may lie between.
+    pub pages: Range<usize>,
+    pub entry: SwapEntry,
+    /// How many.
+    pub nr: usize,
+}
+
+impl Joined {
+    fn goes_on_with(&self, next: &Piece) -> bool {
+        let end = self.entry.checked_add(self.nr as u64);
+        end == Some(next.entry) && next.entry.slot() % SWAPFILE_CLUSTER as u64 != 0
+    }
+}
+
+impl Pieces {
+    /// What can be transferred by one request each: with `packed`, whichever pages neighbouring slots
+    /// are of.
+    pub fn joined(self, packed: bool) -> impl Iterator<Item = Joined> {
+        let mut pieces = self.peekable();
+        core::iter::from_fn(move || {
+            let first = pieces.next()?;
+            let mut all = Joined {
+                nr: first.pages.len(),
+                pages: first.pages,
+                entry: first.entry,
+            };
+            while let Some(next) = pieces.next_if(|next| packed && all.goes_on_with(next)) {
+                all.nr += next.pages.len();
+                all.pages.end = next.pages.end;
+            }
+            Some(all)
+        })
+    }
+}
+
 impl SwapCache {
     /// Where `pages` are, which all have slots. The caller has the range's lock, or its transfer:
     /// places do not change meanwhile.
@@ -150,6 +188,38 @@ mod tests {
         let whole = list(Some(at(0, 0)), core::ptr::null(), PageMask::FULL);
         assert_eq!(whole.len(), 1);
         assert_eq!(whole[0].pages, 0..512);
+    }
+
+    #[test]
+    fn what_lies_together_in_slots_is_joined() {
+        let slots: SlotTable = core::array::from_fn(|page| {
+            let entry = match page {
+                3 => at(0, 100),
+                7..=8 => at(0, 94 + page as u64),
+                // The next cluster.
+                20..=21 => at(0, 490 + page as u64),
+                22 => at(0, 512),
+                _ => at(1, 700),
+            };
+            SlotWord::new(entry).unwrap()
+        });
+        let pages = [3..4, 7..9, 20..23].map(PageMask::of);
+        let pages = pages.into_iter().fold(PageMask::EMPTY, PageMask::or);
+        let list = |packed| -> Vec<_> {
+            let pieces = Pieces {
+                first: None,
+                table: &slots,
+                pages,
+                at: 0,
+            };
+            let joined = pieces.joined(packed);
+            joined.map(|j| (j.pages, j.nr, j.entry)).collect()
+        };
+        let tail = [(20..22, 2, at(0, 510)), (22..23, 1, at(0, 512))];
+        let apart = [(3..4, 1, at(0, 100)), (7..9, 2, at(0, 101))];
+        assert_eq!(list(false), [apart, tail.clone()].concat());
+        let [first, second] = tail;
+        assert_eq!(list(true), [(3..9, 3, at(0, 100)), first, second]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Sealing on the way to slots, opening on the way back: the one place for each that every page
 //! passes.
 
-use super::{Shift, SwapCache, Transfer};
+use super::{Frame, Shift, SwapCache, Transfer};
 use crate::mm::{PageMask, Pmd, SwapEntry, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::seal::{Mode, Nonce, Page, Tag};
 use crate::sys::{mem, Errno};
@@ -16,31 +16,69 @@ const NONCE_PAGES: usize = size_of::<Nonces>() / PAGE_SIZE;
 const BUFFERS_SHARE: i64 = 64;
 const BUFFERS_LEAST: usize = 2;
 
-/// Where pages are sealed to be written: a frame's pages may go back to the program meanwhile. One
-/// for each write in flight, the first of them first, each charged when it is first used.
+/// So many pages are sealed into a small buffer.
+const SMALL: usize = 128;
+const SMALL_BYTES: usize = SMALL * PAGE_SIZE;
+
+/// Where pages are sealed to be written, one behind the other: a frame's pages may go back to the program
+/// meanwhile. For each write in flight there is a large buffer, of a huge page, and a small one, of base
+/// pages. The first of them are used first, and each is charged when, and as far as, it is first used.
 pub struct SealBuffers {
-    base: usize,
+    large: usize,
+    small: usize,
+    /// Which of the large ones are charged.
     touched: AtomicU32,
+    /// How many pages of each small one are.
+    touched_small: [AtomicU32; Self::COUNT],
+}
+
+/// Where in memory the pages of a transfer are.
+pub struct Source {
+    base: usize,
+    /// What lies there one behind the other; else each page has its place.
+    packed: Option<PageMask>,
+}
+
+impl Source {
+    /// Each page in its place.
+    pub(super) fn frame(base: usize) -> Source {
+        Source { base, packed: None }
+    }
+
+    pub fn addr(&self, page: usize) -> usize {
+        let at = self.packed.map_or(page, |pages| pages.rank(page));
+        self.base + at * PAGE_SIZE
+    }
+
+    /// Whether pages that follow one another in the write do so in memory too.
+    pub fn is_packed(&self) -> bool {
+        self.packed.is_some()
+    }
 }
 
 impl SealBuffers {
     pub const COUNT: usize = crate::control::WRITES;
 
     pub(super) fn new() -> Result<SealBuffers, Errno> {
-        let bytes = Self::COUNT * PMD_SIZE;
+        Ok(SealBuffers {
+            // Where there are no huge pages base pages do.
+            large: Self::map(Self::COUNT * PMD_SIZE, libc::MADV_HUGEPAGE)?,
+            small: Self::map(Self::COUNT * SMALL_BYTES, libc::MADV_NOHUGEPAGE)?,
+            touched: AtomicU32::new(0),
+            touched_small: [const { AtomicU32::new(0) }; Self::COUNT],
+        })
+    }
+
+    fn map(bytes: usize, pages: i32) -> Result<usize, Errno> {
         let base = mem::reserve_aligned(bytes)?;
         // SAFETY: a reservation that nobody knows of. As with frames a child's addresses stay taken.
         unsafe {
             mem::mprotect(base, bytes, libc::PROT_READ | libc::PROT_WRITE)?;
             mem::madvise(base, bytes, libc::MADV_WIPEONFORK)?;
             mem::madvise(base, bytes, libc::MADV_DONTDUMP)?;
-            // Where there are no huge pages base pages do.
-            let _ = mem::madvise(base, bytes, libc::MADV_HUGEPAGE);
+            let _ = mem::madvise(base, bytes, pages);
         }
-        Ok(SealBuffers {
-            base,
-            touched: AtomicU32::new(0),
-        })
+        Ok(base)
     }
 }
 
@@ -92,6 +130,9 @@ impl SwapCache {
     pub fn forget_own(&self) {
         self.own_pages.store(0, Relaxed);
         self.seal_buffers.touched.store(0, Relaxed);
+        for small in &self.seal_buffers.touched_small {
+            small.store(0, Relaxed);
+        }
     }
 
     /// The range has a place for tags; false if there is no memory for it. For the reclaim thread.
@@ -232,55 +273,90 @@ impl SwapCache {
         })
     }
 
-    /// Seals the pages of a write, which `start_write` began. Returns where each of them is to be written
-    /// from, by its place in 2 MiB: in buffer `buffer`, or in the frame where it is written as it is. For
-    /// the reclaim thread.
-    pub fn seal(&self, t: &Transfer, buffer: usize) -> usize {
+    /// Seals the pages of a write, which `start_write` began, into the buffers of write `i`. Where they
+    /// are written as they are that is their frame. For the reclaim thread.
+    pub fn seal(&self, t: &Transfer, i: usize) -> Source {
         let frame = self.frames.addr(t.frame);
         let to = match self.sealer.mode {
             // Nothing is written there then.
-            Mode::Check => frame,
-            Mode::Encrypt => self.seal_buffer(buffer),
+            Mode::Check => Source::frame(frame),
+            Mode::Encrypt => Source {
+                base: self.seal_buffer(i, t.pages.count()),
+                packed: Some(t.pages),
+            },
         };
         let tags = self.ranges.tags(t.pmd);
         for (page, at) in self.each_slot(t.pmd, Some(t.entry), t.pages) {
-            let offset = page * PAGE_SIZE;
-            // SAFETY: the frame is read only while it is being written; nobody else has the buffer, or else it
-            // is the scratch page, which is the reclaim thread's.
-            let (from, into) = unsafe {
-                let into = match self.sealer.mode {
+            // SAFETY: the frame is read only while it is being written; nobody else has the buffer, which is
+            // large enough, or else it is the scratch page, which is the reclaim thread's.
+            let (from, sealed) = unsafe {
+                let sealed = match self.sealer.mode {
                     Mode::Check => self.scratch.0,
-                    Mode::Encrypt => (to + offset) as *mut u8,
+                    Mode::Encrypt => to.addr(page) as *mut u8,
                 };
-                (&*((frame + offset) as *const Page), Self::page(into))
+                (
+                    &*((frame + page * PAGE_SIZE) as *const Page),
+                    Self::page(sealed),
+                )
             };
-            let tag = self.sealer.seal(from, into, at, t.nonce);
+            let tag = self.sealer.seal(from, sealed, at, t.nonce);
             // SAFETY: `start_write` made the table; the range is being written by us.
             unsafe { (*tags)[page] = tag };
         }
         to
     }
 
-    /// Gives the memory of a buffer back in which nothing is in flight.
-    pub fn release_seal_buffer(&self, i: usize) {
-        let i = i % SealBuffers::COUNT;
-        let b = &self.seal_buffers;
-        if b.touched.fetch_and(!(1 << i), Relaxed) >> i & 1 == 0 {
-            return;
-        }
-        // SAFETY: the buffer is ours, and nobody needs what is in it.
-        let _ = unsafe { mem::madvise(b.base + i * PMD_SIZE, PMD_SIZE, libc::MADV_DONTNEED) };
-        self.charge.uncharge(PMD_NR);
-        self.own_pages.fetch_sub(PMD_NR as i64, Relaxed);
+    /// Where pages are read to that go through a frame.
+    pub fn place_of(&self, frame: Frame) -> Source {
+        Source::frame(self.frames.addr(frame))
     }
 
-    fn seal_buffer(&self, i: usize) -> usize {
+    /// Whether a write takes a large buffer.
+    pub fn takes_large_buffer(&self, t: &Transfer) -> bool {
+        self.sealer.mode == Mode::Encrypt && t.pages.count() > SMALL
+    }
+
+    /// Gives the memory of large buffer `i` back, in which nothing is in flight.
+    pub fn release_large_buffer(&self, i: usize) {
         let i = i % SealBuffers::COUNT;
         let b = &self.seal_buffers;
-        if b.touched.fetch_or(1 << i, Relaxed) >> i & 1 == 0 {
-            self.charge_own(PMD_NR);
+        if b.touched.fetch_and(!(1 << i), Relaxed) >> i & 1 != 0 {
+            self.release_own(b.large + i * PMD_SIZE, PMD_NR);
         }
-        b.base + i * PMD_SIZE
+    }
+
+    /// Gives the memory of small buffer `i` back, in which nothing is in flight.
+    pub fn release_small_buffer(&self, i: usize) {
+        let i = i % SealBuffers::COUNT;
+        let b = &self.seal_buffers;
+        let pages = b.touched_small[i].swap(0, Relaxed) as usize;
+        if pages > 0 {
+            self.release_own(b.small + i * SMALL_BYTES, pages);
+        }
+    }
+
+    fn release_own(&self, at: usize, pages: usize) {
+        // SAFETY: a buffer of ours, and nobody needs what is in it.
+        let _ = unsafe { mem::madvise(at, pages * PAGE_SIZE, libc::MADV_DONTNEED) };
+        self.charge.uncharge(pages);
+        self.own_pages.fetch_sub(pages as i64, Relaxed);
+    }
+
+    /// Room for so many pages that write `i` alone uses.
+    fn seal_buffer(&self, i: usize, pages: usize) -> usize {
+        let i = i % SealBuffers::COUNT;
+        let b = &self.seal_buffers;
+        if pages > SMALL {
+            if b.touched.fetch_or(1 << i, Relaxed) >> i & 1 == 0 {
+                self.charge_own(PMD_NR);
+            }
+            return b.large + i * PMD_SIZE;
+        }
+        let had = b.touched_small[i].fetch_max(pages as u32, Relaxed) as usize;
+        if pages > had {
+            self.charge_own(pages - had);
+        }
+        b.small + i * SMALL_BYTES
     }
 
     /// Opens what was read of the range: of its `moving` pages those that `read` lets through, where
