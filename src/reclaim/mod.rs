@@ -12,7 +12,7 @@ use crate::control::SEGMENT_BYTES;
 use crate::device::{Completion, Device, Op, Queue, Request};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR};
 use crate::pressure::Kick;
-use crate::swap_cache::{Start, SwapCache, Transfer, Victim};
+use crate::swap_cache::{Start, SwapCache, Transfer, Victim, MAX_FRAMES};
 use crate::sys::futex::{self, Scope};
 use crate::sys::thread::now_ns;
 use crate::sys::Errno;
@@ -22,8 +22,12 @@ use core::sync::atomic::Ordering::*;
 const TRANSFERS: usize = crate::control::WRITES;
 /// Requests in flight at most; a range that leaves in pieces needs one for each.
 const DEPTH: usize = 64;
-/// Active ranges to one inactive.
-const ACTIVE_TO_INACTIVE: usize = 10;
+/// This part of memory is inactive.
+const INACTIVE_PART: i64 = 5;
+/// Ranges that are inactive at least.
+const INACTIVE_LEAST: usize = 2;
+/// Times that pages can be spared when their turn comes, and once more.
+const TURNS: usize = 4;
 /// Folios kept ready at most.
 const READY: usize = 4;
 
@@ -59,13 +63,17 @@ struct Inactive {
     len: usize,
 }
 
-const INACTIVE_MAX: usize = 64;
+/// The other frames are for transfers.
+const INACTIVE_MAX: usize = MAX_FRAMES - 64;
 
 impl Inactive {
     fn push(&mut self, p: Pmd) {
         debug_assert!(self.len < INACTIVE_MAX);
         self.items[(self.head + self.len) % INACTIVE_MAX] = p;
         self.len += 1;
+    }
+    fn iter(&self) -> impl Iterator<Item = Pmd> + '_ {
+        (0..self.len).map(|i| self.items[(self.head + i) % INACTIVE_MAX])
     }
     fn pop(&mut self) -> Option<Pmd> {
         self.len = self.len.checked_sub(1)?;
@@ -261,6 +269,7 @@ impl<'e> Reclaim<'e> {
         }
         let mut looked = self.cache.lru.len() + self.inactive.len + 1;
         let mut evicted = false;
+        let mut staged = self.staged();
         let asked = self.cache.asked.swap(0, Relaxed);
         if asked > 0 && self.asked == 0 {
             // What the program asked for comes after what was inactive before.
@@ -269,7 +278,7 @@ impl<'e> Reclaim<'e> {
         self.asked += asked;
         while (self.to_come() < self.kick.high_pages() || self.asked > 0) && looked > 0 {
             looked -= 1;
-            self.deactivate_some();
+            self.deactivate_some(&mut staged);
             let Some(slot) = self.write_slot() else {
                 return;
             };
@@ -277,6 +286,7 @@ impl<'e> Reclaim<'e> {
                 break;
             };
             self.asked = self.asked.saturating_sub(1);
+            staged = staged.saturating_sub(self.cache.staged(pmd));
             match self.cache.start_write(pmd, self.devices) {
                 Start::Write(w) => {
                     evicted = true;
@@ -291,7 +301,10 @@ impl<'e> Reclaim<'e> {
                     self.kick.made_progress();
                 }
                 Start::Active => {}
-                Start::Busy => self.inactive.push(pmd),
+                Start::Busy => {
+                    self.inactive.push(pmd);
+                    staged += self.cache.staged(pmd);
+                }
                 Start::Full => self.note_full(),
             }
         }
@@ -309,13 +322,22 @@ impl<'e> Reclaim<'e> {
         }
     }
 
-    /// Fills the inactive list from the active one.
-    fn deactivate_some(&mut self) {
-        let want = (self.cache.lru.len() / ACTIVE_TO_INACTIVE).clamp(2, INACTIVE_MAX - 1);
-        let mut looked = self.cache.lru.len();
+    /// Pages that are on their second chance.
+    fn staged(&self) -> usize {
+        self.inactive.iter().map(|p| self.cache.staged(p)).sum()
+    }
+
+    /// Fills the inactive list, on which so many pages are staged, from the active one.
+    fn deactivate_some(&mut self, staged: &mut usize) {
+        let charged = self.cache.charge.charged().max(0);
+        let want = (charged / INACTIVE_PART) as usize;
+        let mut looked = TURNS * self.cache.lru.len();
         let limit = self.cache.charge.limit();
         let mut in_vain = 0;
-        while self.inactive.len < want && looked > 0 {
+        while looked > 0
+            && self.inactive.len < INACTIVE_MAX
+            && (*staged < want || self.inactive.len < INACTIVE_LEAST)
+        {
             looked -= 1;
             let Some(pmd) = self.cache.lru.pop(&self.cache.ranges, limit, in_vain) else {
                 return;
@@ -324,6 +346,7 @@ impl<'e> Reclaim<'e> {
                 Victim::Inactive => {
                     self.cache.stats().pgdeactivate.inc();
                     self.inactive.push(pmd);
+                    *staged += self.cache.staged(pmd);
                 }
                 Victim::Skip => in_vain += 1,
                 Victim::NoFrame => return,

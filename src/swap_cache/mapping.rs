@@ -62,7 +62,8 @@ impl SwapCache {
         let Some(r) = self.ranges.get(pmd) else {
             return false;
         };
-        let g = r.lock();
+        let mut g = r.lock();
+        g.asked = g.listed;
         g.listed && self.lru.hasten(&self.ranges, pmd, g.list)
     }
 

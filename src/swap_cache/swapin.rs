@@ -15,7 +15,7 @@ const WHOLE_MIN: usize = PMD_NR / 2;
 /// What is touched on its second chance comes back with its neighbours, so many pages together.
 const RESCUE: usize = 16;
 /// An inactive folio of which so many pages were touched is hot as a whole.
-const HOT: usize = PMD_NR / 4;
+const HOT: usize = PMD_NR * 3 / 4;
 /// A range that comes back before this part of memory was evicted left too early.
 const SOON: i64 = 8;
 /// What a walk finds half there comes with the rest of it, if that is so many pages.
@@ -207,6 +207,7 @@ impl SwapCache {
     /// it goes back whole if a walk enters it, or much of it was touched.
     fn touch_inactive(&self, pmd: Pmd, g: &mut RangeGuard<'_>, page: usize, unit: Unit) -> Plan {
         self.stats().pgactivate.inc();
+        g.credit.earn(page);
         let there = g.moving.minus(g.present);
         let pages = match unit {
             Unit::Pages(n) => Unit::Pages(n.max(RESCUE)).of(there, page),

@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::mm::{Extents, PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::seal::Nonce;
 use crate::sys::{mem, Errno};
-use crate::vma::{IoState, Range, RangeGuard};
+use crate::vma::{IoState, List, Range, RangeGuard};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Pages that are copied out at a time, where they cannot be moved.
@@ -58,8 +58,9 @@ pub enum Start {
 }
 
 impl SwapCache {
-    /// Takes the resident pages of a range (popped from the LRU list) out of the program. Whoever
-    /// touches one before it is written gets them back at once: that is the second chance.
+    /// Takes pages of a range (popped from the LRU list) out of the program: a folio as a whole, of others
+    /// those whose turn it is. Whoever touches one before it is written gets it back at once: that is the
+    /// second chance.
     pub fn deactivate(&self, pmd: Pmd) -> Victim {
         let Some(r) = self.ranges.get(pmd) else {
             return Victim::Skip;
@@ -85,6 +86,10 @@ impl SwapCache {
         mut g: RangeGuard<'r>,
     ) -> (Victim, RangeGuard<'r>) {
         let mut pages = g.present.and(g.writable);
+        let all = core::mem::take(&mut g.asked) || g.huge || g.list == List::Walk;
+        if !all && g.io() == IoState::Idle {
+            pages = g.credit.take(pages);
+        }
         if g.io() != IoState::Idle || pages.is_empty() || !self.can_take() {
             return (Victim::Skip, g);
         }
@@ -144,6 +149,18 @@ impl SwapCache {
             return (Victim::Skip, g);
         }
         (Victim::Inactive, g)
+    }
+
+    /// Pages of an inactive range that have not come back.
+    pub fn staged(&self, pmd: Pmd) -> usize {
+        self.ranges.get(pmd).map_or(0, |r| {
+            let g = r.lock();
+            match g.io() {
+                IoState::Inactive => g.moving.minus(g.present).count(),
+                IoState::Filling => g.held.minus(g.present).count(),
+                _ => 0,
+            }
+        })
     }
 
     /// Whether pages of the program can be taken out without losing what is written to them.
@@ -473,6 +490,7 @@ impl SwapCache {
         if !gone.is_empty() {
             self.stats().pgsteal.add(gone.count() as u64);
             g.fills.count = 0;
+            g.credit.forget(gone);
             g.shadow = self.lru.evict(g.list, gone.count());
         }
         if kept.is_empty() {

@@ -45,10 +45,12 @@
 //! after `io` was set, and whoever needs the range idle waits for `io` to change.
 #![allow(unsafe_code)]
 
+mod credit;
 mod lru;
 mod snapshot;
 mod table;
 
+pub use credit::Credit;
 pub use lru::{List, Lru, Shadow};
 pub use snapshot::{Snapshot, Where};
 pub use table::{
