@@ -3,7 +3,7 @@
 use super::{Dir, Frame, Moved, SwapCache};
 use crate::device::Device;
 use crate::mm::{Extents, PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
-use crate::seal::Nonce;
+use crate::seal::{Mode, Nonce};
 use crate::sys::{mem, Errno};
 use crate::vma::{IoState, List, Range, RangeGuard};
 use core::sync::atomic::Ordering::Relaxed;
@@ -344,14 +344,16 @@ impl SwapCache {
             return PageMask::EMPTY;
         }
         let mut again = PageMask::EMPTY;
-        let mut requests = 0;
         for piece in self.pieces(pmd, entry, had) {
-            requests += 1;
             if self.slots.is_own(piece.entry, piece.pages.len()) {
                 again = again.or(PageMask::of(piece.pages));
             }
         }
-        if scattered && requests > 2 * had.runs().count() + 2 {
+        // New slots are neighbours.
+        let packed = self.sealer.mode == Mode::Encrypt;
+        let requests = self.pieces(pmd, entry, again).joined(packed).count();
+        let new = if packed { 1 } else { had.runs().count() };
+        if scattered && requests > 2 * new + 2 {
             return PageMask::EMPTY;
         }
         again
