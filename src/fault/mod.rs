@@ -15,7 +15,7 @@ use crate::control::SwapIn;
 use crate::device::{Completion, Device, Op, Queue, Request};
 use crate::mm::{PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR};
 use crate::pressure::Kick;
-use crate::swap_cache::{Ahead, FillBuffers, Frame, Plan, SwapCache, MAX_FRAMES};
+use crate::swap_cache::{Ahead, FillBuffers, Found, Frame, Plan, SwapCache, MAX_FRAMES};
 use crate::sys::sched::Cpus;
 use crate::sys::thread::now_ns;
 use crate::sys::uffd::{Msg, PageFault};
@@ -75,6 +75,8 @@ struct AheadQueue {
 }
 
 const AHEAD_MAX: usize = 32;
+/// Memory is not tight when this part of the limit is free.
+const ROOMY: i64 = 16;
 /// Times that MADV_WILLNEED waits for memory.
 const WILL_NEED_WAITS: usize = 16;
 /// Ranges in which what can be read ahead is looked for.
@@ -302,10 +304,16 @@ impl<'e> Handler<'e> {
         let ranges = &self.cache.ranges;
         let resident = |p: Pmd| ranges.get(p).is_some_and(|r| r.lock().present.is_full());
         let mode = self.cache.charge.control.settings.swap_in();
+        let found = self.cache.find(pmd, page);
         let goes_on = self.streams.walk(pmd, page, resident);
-        let stride = self.stride(f.tid, pmd, page, goes_on.is_some());
+        let stride = self.stride(f.tid, pmd, page, found, goes_on.is_some());
         if goes_on.is_none() && stride.is_none() {
             self.streams.begin(pmd, page);
+        }
+        let limit = self.cache.charge.limit();
+        let new = unit::first_touch(mode, self.is_tight(limit), goes_on);
+        if found == Found::Nowhere && new < PMD_NR {
+            self.streams.brought(new);
         }
         let (walk, pages) = goes_on.map_or((None, 1), |w| (w.enters, w.pages));
         // Who wants one page of each range looks like a walk too, but does not leave a range behind that
@@ -315,7 +323,6 @@ impl<'e> Handler<'e> {
             from.is_some_and(|from| resident(Pmd(from)))
         });
         let jumps = pages == 1 && stride.is_none();
-        let limit = self.cache.charge.limit();
         // Once for each fault, however often it is tried.
         let mut fits = None;
         let set = stride.map(|s| s.pages_of(pmd, page, pmd));
@@ -327,6 +334,7 @@ impl<'e> Handler<'e> {
         loop {
             let plan = self.cache.fault(
                 f,
+                new,
                 |present, hints, miss| {
                     let fits = miss.is_some_and(|miss| {
                         *fits.get_or_insert_with(|| {
@@ -438,9 +446,21 @@ impl<'e> Handler<'e> {
         }
     }
 
+    /// Memory has been full, and little of it has been given back since.
+    fn is_tight(&self, limit: i64) -> bool {
+        self.cache.free_pages() < limit / ROOMY && self.cache.lru.has_evicted()
+    }
+
     /// Where the thread will be next, if it strides.
-    fn stride(&mut self, tid: u32, pmd: Pmd, page: usize, walks: bool) -> Option<Stride> {
-        if !self.cache.is_in_swap(pmd, page) {
+    fn stride(
+        &mut self,
+        tid: u32,
+        pmd: Pmd,
+        page: usize,
+        found: Found,
+        walks: bool,
+    ) -> Option<Stride> {
+        if found != Found::Swap {
             // What lies in memory at the time says little: of a range in a frame all comes at once.
             return None;
         }

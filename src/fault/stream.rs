@@ -79,6 +79,12 @@ impl Streams {
         self.next = (self.next + 1) % HEADS;
     }
 
+    /// With the fault that was last seen so many pages came, at least.
+    pub fn brought(&mut self, pages: usize) {
+        let head = &mut self.heads[self.last];
+        head.pages = head.pages.max(pages as u64);
+    }
+
     /// Folios to read ahead for the walk that was last seen.
     pub fn window(&self) -> usize {
         (self.heads[self.last].ranges as usize).min(WINDOW_MAX)
@@ -185,6 +191,22 @@ mod tests {
         }
         let first = if step > 0 { 0 } else { PMD_NR - 1 };
         assert_eq!(s.classify(Pmd(range), first, |_| false).0, Some(step));
+    }
+
+    #[test]
+    fn first_touches_in_pieces_are_a_walk_too() {
+        let mut s = Streams::default();
+        let mut page = 0;
+        let mut faults = 0;
+        while page < PMD_NR {
+            let (_, pages) = s.classify(Pmd(7), page, |_| false);
+            let pages = pages.max(16);
+            s.brought(pages);
+            page += pages;
+            faults += 1;
+        }
+        assert!(faults < 14, "{faults}");
+        assert_eq!(s.classify(Pmd(8), 0, |_| false).0, Some(1));
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! How much to bring in for a fault: docs/swap-in.md.
 
+use super::stream::Walk;
 use crate::control::SwapIn;
-use crate::mm::PageMask;
-use crate::swap_cache::Unit;
+use crate::mm::{PageMask, PMD_NR};
+use crate::swap_cache::{Unit, ZERO_FILL};
 use crate::vma::{Hints, Huge, Pattern};
 
 /// What is known of the fault itself.
@@ -64,6 +65,18 @@ pub fn choose(mode: SwapIn, hints: Hints, seen: Seen) -> Choice {
             unit: seen.stride.map_or(Unit::Pages(seen.pages), Unit::Set),
             ahead: walk,
         },
+    }
+}
+
+/// Pages of zeros for a place that was never touched. A folio while there is room; when memory has been
+/// full (`tight`), only for a walk that has come to another range: pages that nobody wants would make
+/// others leave that are.
+pub fn first_touch(mode: SwapIn, tight: bool, walk: Option<Walk>) -> usize {
+    match walk {
+        _ if !tight || mode == SwapIn::Always => PMD_NR,
+        Some(walk) if walk.enters.is_some() => PMD_NR,
+        Some(walk) => walk.pages.max(ZERO_FILL),
+        None => ZERO_FILL,
     }
 }
 
@@ -129,6 +142,19 @@ mod tests {
             let got = choose(mode, hints(huge, pattern), seen);
             assert_eq!(got, Choice { unit, ahead }, "{mode:?} {huge:?} {pattern:?}");
         }
+    }
+
+    #[test]
+    fn first_touches_are_small_where_memory_is_full_and_nobody_walks() {
+        let walk = |enters, pages| Some(Walk { enters, pages });
+        let tight = |walk| first_touch(SwapIn::Auto, true, walk);
+        assert_eq!(first_touch(SwapIn::Auto, false, None), PMD_NR);
+        assert_eq!(first_touch(SwapIn::Always, true, None), PMD_NR);
+        assert_eq!((tight(None), tight(walk(None, 4))), (ZERO_FILL, ZERO_FILL));
+        assert_eq!(
+            (tight(walk(None, 64)), tight(walk(Some(1), 4))),
+            (64, PMD_NR)
+        );
     }
 
     #[test]

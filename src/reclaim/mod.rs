@@ -459,7 +459,11 @@ impl<'e> Reclaim<'e> {
             for at in (0..piece.nr).step_by(step) {
                 // In pieces that were read one by one page follows page.
                 let start = piece.pages.start + at;
-                let end = if t.one_by_one { start + 1 } else { piece.pages.end };
+                let end = if t.one_by_one {
+                    start + 1
+                } else {
+                    piece.pages.end
+                };
                 self.request(
                     slot,
                     Request {

@@ -25,7 +25,7 @@ pub use moves::{Moves, Since};
 pub use pieces::{Piece, Pieces};
 pub use seals::SealBuffers;
 pub use slots::{DeviceSet, NoSlots, SwapSlots};
-pub use swapin::{Ahead, Miss, Plan, Unit};
+pub use swapin::{Ahead, Found, Miss, Plan, Unit, ZERO_FILL};
 pub use swapoff::Leave;
 pub use swapout::{Start, Transfer, Victim};
 

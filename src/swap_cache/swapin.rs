@@ -8,8 +8,9 @@ use crate::vma::{Fills, Hints, Huge, IoState, List, Pattern, RangeGuard};
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Pages of a small fill with zeros.
-const ZERO_FILL: usize = 16;
+/// Pages of a small fill with zeros, and at most.
+pub const ZERO_FILL: usize = 16;
+const ZERO_FILL_MAX: usize = 64;
 /// A range comes in whole only if so many of its pages are in swap: the rest would be zeros.
 const WHOLE_MIN: usize = PMD_NR / 2;
 /// What is touched on its second chance comes back with its neighbours, so many pages together.
@@ -70,6 +71,16 @@ pub struct Miss<'g> {
     pub left_lately: bool,
 }
 
+/// See [`SwapCache::find`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// It was never touched, or was dropped.
+    Nowhere,
+    Swap,
+    /// The program's or a frame's.
+    Memory,
+}
+
 /// Why a range is read ahead of its fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ahead {
@@ -88,12 +99,14 @@ enum Whole {
 }
 
 impl SwapCache {
-    /// Serves the fault, or says what is needed to do so. `unit` chooses how much of a swapped
+    /// Serves the fault, or says what is needed to do so. `new`: how many pages of zeros there are to be
+    /// for a range that was never touched, a folio or a power of two. `unit` chooses how much of a swapped
     /// range to bring in, given what is resident of it, what the program said of it, and, if it is to be
     /// read, its small fills. A frame that was handed in and not used is put back.
     pub fn fault(
         &self,
         f: &PageFault,
+        new: usize,
         unit: impl FnOnce(&PageMask, Hints, Option<Miss>) -> Unit,
         frame: &mut Option<(Frame, bool)>,
         buffers: &mut FillBuffers,
@@ -160,18 +173,26 @@ impl SwapCache {
             return Plan::Served;
         }
         let used = g.present.or(g.swapped).or(g.lost).or(g.moving);
-        if used.is_empty() && g.writable.is_full() && g.hints.huge != Huge::Unwanted {
+        let folio = used.is_empty() && g.writable.is_full() && g.hints.huge != Huge::Unwanted;
+        if folio && new >= PMD_NR {
             return self.first_touch(pmd, &mut g, page, frame);
         }
-        self.zero_fill(pmd, &mut g, page)
+        self.zero_fill(pmd, &mut g, page, new.min(ZERO_FILL_MAX))
     }
 
-    /// Whether a fault on the page has to read it.
-    pub fn is_in_swap(&self, pmd: Pmd, page: usize) -> bool {
-        self.ranges.get(pmd).is_some_and(|r| {
-            let g = r.lock();
-            g.swapped.minus(g.present).minus(g.moving).has(page)
-        })
+    /// Where a page is that a fault has come for.
+    pub fn find(&self, pmd: Pmd, page: usize) -> Found {
+        let Some(r) = self.ranges.get(pmd) else {
+            return Found::Nowhere;
+        };
+        let g = r.lock();
+        if g.present.or(g.moving).has(page) {
+            Found::Memory
+        } else if g.swapped.has(page) {
+            Found::Swap
+        } else {
+            Found::Nowhere
+        }
     }
 
     fn ask(
@@ -315,7 +336,7 @@ impl SwapCache {
         frame: &mut Option<(Frame, bool)>,
     ) -> Plan {
         if !self.abilities.mv {
-            return self.zero_fill(pmd, g, page);
+            return self.zero_fill(pmd, g, page, ZERO_FILL);
         }
         let Some((fr, zeroed)) = frame.take() else {
             return Plan::NeedFrame { zeroed: true };
@@ -337,7 +358,7 @@ impl SwapCache {
             Whole::Nothing => *frame = Some((fr, true)),
         }
         self.stats().thp_fault_fallback.inc();
-        self.zero_fill(pmd, g, page)
+        self.zero_fill(pmd, g, page, ZERO_FILL)
     }
 
     /// Moves a complete frame into a range of which nothing is present. On success the frame is
@@ -376,12 +397,12 @@ impl SwapCache {
         self.charge.uncharge(PMD_NR);
     }
 
-    /// Zeros for the page and its neighbours that were never touched either.
-    fn zero_fill(&self, pmd: Pmd, g: &mut RangeGuard<'_>, page: usize) -> Plan {
+    /// Zeros for the page and those of its neighbours, `n` in all, that were never touched either.
+    fn zero_fill(&self, pmd: Pmd, g: &mut RangeGuard<'_>, page: usize, n: usize) -> Plan {
         let used = g.present.or(g.swapped).or(g.lost).or(g.moving);
         let untouched = PageMask::FULL.minus(used);
         let run = if g.writable.has(page) {
-            untouched.and(g.writable).run_around(page, ZERO_FILL)
+            untouched.and(g.writable).run_around(page, n)
         } else {
             page..page + 1
         };

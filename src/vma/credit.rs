@@ -126,7 +126,9 @@ mod tests {
         assert_eq!(credit.take(PageMask::FULL), PageMask::of(128..256));
         assert_eq!(credit.take(PageMask::FULL), PageMask::of(256..384));
         // Around the end.
-        let out = PageMask::of(384..512).minus(PageMask::of(400..401)).or(PageMask::of(0..1));
+        let out = PageMask::of(384..512)
+            .minus(PageMask::of(400..401))
+            .or(PageMask::of(0..1));
         assert_eq!(credit.take(PageMask::FULL), out);
         assert_eq!(credit.take(PageMask::of(400..401)), PageMask::of(400..401));
     }

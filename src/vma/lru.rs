@@ -158,6 +158,11 @@ impl Lru {
         Shadow::new(l.evicted, from)
     }
 
+    /// Whether anything has left.
+    pub fn has_evicted(&self) -> bool {
+        self.0.lock().evicted > 0
+    }
+
     /// Whether no more than so many pages were evicted since.
     pub fn left_lately(&self, shadow: Shadow, pages: i64) -> bool {
         let evicted = self.0.lock().evicted;
