@@ -28,6 +28,8 @@ const INACTIVE_PART: i64 = 5;
 const INACTIVE_LEAST: usize = 2;
 /// Times that pages can be spared when their turn comes, and once more.
 const TURNS: usize = 4;
+/// This part of all ranges is asked in vain for more to be inactive.
+const PATIENCE: usize = 8;
 /// Folios kept ready at most.
 const READY: usize = 4;
 
@@ -331,14 +333,20 @@ impl<'e> Reclaim<'e> {
     fn deactivate_some(&mut self, staged: &mut usize) {
         let charged = self.cache.charge.charged().max(0);
         let want = (charged / INACTIVE_PART) as usize;
-        let mut looked = TURNS * self.cache.lru.len();
+        let all = self.cache.lru.len();
         let limit = self.cache.charge.limit();
-        let mut in_vain = 0;
-        while looked > 0
+        let (mut in_vain, mut in_a_row) = (0, 0);
+        // As long as something is inactive more of it is only to be wished for: many ranges may be
+        // inactive in part already, or have pages that are spared.
+        let patience = |inactive| match inactive {
+            0 => all * TURNS,
+            _ => all / PATIENCE + 1,
+        };
+        while in_a_row < patience(self.inactive.len)
             && self.inactive.len < INACTIVE_MAX
             && (*staged < want || self.inactive.len < INACTIVE_LEAST)
         {
-            looked -= 1;
+            in_a_row += 1;
             let Some(pmd) = self.cache.lru.pop(&self.cache.ranges, limit, in_vain) else {
                 return;
             };
@@ -347,6 +355,7 @@ impl<'e> Reclaim<'e> {
                     self.cache.stats().pgdeactivate.inc();
                     self.inactive.push(pmd);
                     *staged += self.cache.staged(pmd);
+                    in_a_row = 0;
                 }
                 Victim::Skip => in_vain += 1,
                 Victim::NoFrame => return,

@@ -70,7 +70,8 @@ fn few_pages_of_each_huge_page() {
             most <= touched + touched / 8,
             "{most} for {touched} bytes: {done}"
         );
-        assert!(done.counter("swpout_zero") > 100_000, "{done}");
+        // The folios that came while there was room; later first touches bring few pages of zeros.
+        assert!(done.counter("swpout_zero") > 30_000, "{done}");
     }
 }
 
