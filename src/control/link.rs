@@ -24,6 +24,8 @@ pub enum Request {
     Fork,
     /// The parent has no hold of the child's place any more: there is a child, or there is none.
     Forked { place: Place },
+    /// There is something new in its page.
+    Call,
 }
 
 /// What it is answered.
@@ -83,6 +85,7 @@ impl Request {
             Request::Child { layout, place } => [2, layout, place.id.into(), place.key],
             Request::Fork => [3, 0, 0, 0],
             Request::Forked { place } => [4, 0, place.id.into(), place.key],
+            Request::Call => [5, 0, 0, 0],
         }
     }
 
@@ -104,6 +107,7 @@ impl Request {
             },
             3 => Request::Fork,
             4 => Request::Forked { place: place()? },
+            5 => Request::Call,
             _ => return None,
         })
     }
@@ -455,6 +459,11 @@ mod tests {
             id: 7,
             key: 1 << 63,
         };
+        Request::Call.send(ours).unwrap();
+        assert_eq!(
+            Request::receive(theirs),
+            Ok(Received::Packet(Some(Request::Call)))
+        );
         Request::Forked { place }.send(ours).unwrap();
         assert_eq!(
             Request::receive(theirs),

@@ -115,7 +115,7 @@ impl Engine {
             result: Mutex::new(Ok(())),
         };
         if let Err(e) = s.run(child_main) {
-            self.cache.charge.control.log(&format!(
+            self.cache.charge.log(&format!(
                 "the engine could not start in forked child {}: {e}: ending the child",
                 thread::getpid()
             ));
@@ -217,13 +217,13 @@ fn build(s: &Start<'_>, joined: &Joined) -> Result<&'static Engine, StartError> 
     };
     let own = own.leak();
     keep_from_children(own);
-    control::set_current(control);
+    control::set_current(own);
     own.engine_tids[0].store(thread::gettid(), Release);
     // Asking the processor what it is can be slow in a virtual machine: now, not at a fault.
     crate::mm::copy::init();
     let (program, staging, features) = open_uffds(control)?;
     let devices = open_devices(control, joined)?;
-    let charge = Charge::new(control, joined.id, own);
+    let charge = Charge::new(control, joined.id, own, joined.link);
     let abilities = probe::abilities(features);
     let cache = SwapCache::new(program, staging, joined.pagemap, charge, abilities)
         .map_err(StartError::Resources)?;
@@ -260,6 +260,7 @@ fn rebuild(e: &'static Engine, s: &Start<'_>, joined: &Joined) -> Result<(), Sta
     let own = e.cache.charge.proc();
     own.engine_tids[0].store(thread::gettid(), Release);
     e.link.join_again(joined);
+    e.cache.charge.set_line(joined.link);
     e.cache.forget_own();
     e.cache.sealer.keys.fork_child();
     e.hand_keys();
@@ -351,7 +352,6 @@ extern "C" fn reclaim_main(arg: *mut u8) {
     let Ok(mut reclaim) = Reclaim::new(&e.cache, e.devices(), kick) else {
         e.cache
             .charge
-            .control
             .log("reclaim could not start: no memory for its queues");
         thread::exit_group(EXIT_START);
     };

@@ -8,6 +8,7 @@ use std::path::Path;
 use hugeswap::control::{self, MAX_DEVICES, SEGMENT_BYTES};
 use hugeswap::device::file::{FileDevice, Options};
 use hugeswap::device::Device;
+use hugeswap::mm::PMD_SIZE;
 
 use super::Failure;
 use crate::os;
@@ -235,11 +236,11 @@ pub fn empty(d: &Opened) {
     let _ = os::punch_hole(d.fd.as_fd(), 0, d.max_bytes);
 }
 
-/// Nobody needs what the segments hold.
-pub fn give_back(d: &Opened, segments: Range<usize>) {
+/// Nobody needs what the clusters hold.
+pub fn give_back(d: &Opened, clusters: Range<usize>) {
     if d.kind == Kind::FilledRam {
         return;
     }
-    let (from, n) = (segments.start as u64, segments.len() as u64);
-    let _ = os::punch_hole(d.fd.as_fd(), from * SEGMENT_BYTES, n * SEGMENT_BYTES);
+    let bytes = |clusters: usize| (clusters * PMD_SIZE) as u64;
+    let _ = os::punch_hole(d.fd.as_fd(), bytes(clusters.start), bytes(clusters.len()));
 }

@@ -2,24 +2,25 @@
 //!
 //! What follows from what happens is decided in `life`; here is what happens.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hugeswap::control::link::{self, Address, Also, Place, Received, Reply, Request, Secret};
-use hugeswap::control::{Control, Proc, LAYOUT};
+use hugeswap::control::{Answer, DeviceEntry, Orders, Proc, Writer, LAYOUT, MAX_DEVICES};
 use hugeswap::stats::Stats;
 use hugeswap::sys::futex::{self, Scope};
 use hugeswap::sys::thread::random;
 use hugeswap::sys::Errno;
 
 use super::life::{Id, Life, Stage};
-use super::loans::Sweeps;
+use super::loans::{self, Sweeps};
 use super::object::Object;
+use super::owners::Swap;
 use super::sys::{self, Poller, Process};
 use super::Failure;
 
@@ -58,6 +59,12 @@ pub struct Member {
     is_gone: bool,
     /// Its swap is not needed for a core file.
     is_examined: bool,
+    /// Its process goes on as another image.
+    is_replaced: bool,
+    /// What none of its requests can reach has been given to others.
+    is_given: bool,
+    /// Lines of its log that were printed.
+    log_seen: u64,
     /// Since when nobody speaks for it.
     loose_since: Option<Instant>,
 }
@@ -65,6 +72,29 @@ pub struct Member {
 impl Member {
     pub fn page(&self) -> &Proc {
         self.object.page()
+    }
+
+    pub fn is_examined(&self) -> bool {
+        self.is_examined
+    }
+
+    /// Clusters that its writes may still reach, if it makes no more requests: none when nobody has a hold
+    /// of its page.
+    pub fn reached(&self) -> BTreeSet<(usize, usize)> {
+        match self.object.is_held() {
+            true => self
+                .page()
+                .writing
+                .iter()
+                .flat_map(|w| w.reached())
+                .collect(),
+            false => BTreeSet::new(),
+        }
+    }
+
+    fn print_log(&mut self) {
+        let page = self.object.page();
+        self.log_seen = page.read_log(self.log_seen, |line| errln!("hugeswap: {line}"));
     }
 }
 
@@ -90,7 +120,8 @@ pub struct Door {
 pub type Pages = Arc<Mutex<Vec<(Id, u32, Arc<Object>)>>>;
 
 pub struct Processes {
-    control: &'static Control,
+    control: Writer,
+    swap: Arc<Swap>,
     poller: Poller,
     door: Door,
     bell: Arc<OwnedFd>,
@@ -188,7 +219,8 @@ fn passes(e: Errno) -> bool {
 impl Processes {
     /// `handed` is what each process gets beside its own page: the control page and the devices.
     pub fn new(
-        control: &'static Control,
+        (control, orders): (Writer, &'static Orders),
+        swap: Arc<Swap>,
         door: Door,
         handed: Vec<OwnedFd>,
         pages: Pages,
@@ -206,9 +238,10 @@ impl Processes {
         }
         let bell = Arc::new(sys::event()?);
         poller.add(&bell, token(BELL, 0))?;
-        ring_on_call(control, Arc::clone(&bell));
+        ring_on_call(orders, Arc::clone(&bell));
         Ok(Processes {
             control,
+            swap,
             poller,
             door,
             bell,
@@ -239,7 +272,9 @@ impl Processes {
     /// Whether an image of that process has not been found gone yet.
     pub fn is_ending(&self, pid: u32) -> bool {
         self.members.iter().any(|(&id, m)| {
-            m.pid == pid && !matches!(self.life.stage(id), None | Some(Stage::Ended))
+            m.pid == pid
+                && !m.is_replaced
+                && !matches!(self.life.stage(id), None | Some(Stage::Ended))
         })
     }
 
@@ -262,11 +297,7 @@ impl Processes {
 
     /// Wakes the reclaim threads of all processes.
     pub fn call_all(&self) {
-        for m in self.members.values() {
-            let seq = &m.page().limit_seq;
-            seq.fetch_add(1, Release);
-            futex::wake(seq, u32::MAX, Scope::Shared);
-        }
+        self.members.values().for_each(loans::wake);
     }
 
     /// The run ends: kills every process that is known, and those that come.
@@ -438,6 +469,9 @@ impl Processes {
         let process = guest.process.take().map(Arc::new);
         let id = match id {
             None => {
+                if let Some(process) = &process {
+                    self.replace(guest.pid, process);
+                }
                 let id = self.life.begin();
                 self.members.insert(id, Member::new(object, 0));
                 id
@@ -483,6 +517,29 @@ impl Processes {
         Ok(())
     }
 
+    /// A process speaks for a new image: those that it was are gone, with all their threads.
+    fn replace(&mut self, pid: u32, process: &Process) {
+        let was = |m: &Member| {
+            let theirs = m.process.as_deref();
+            // Nobody else can have its number as long as it is not dead.
+            pid != 0 && m.pid == pid && theirs.is_some_and(|p| !p.is_dead()) && !process.is_dead()
+        };
+        let old: Vec<Id> = self
+            .members
+            .iter()
+            .filter(|(&id, m)| was(m) && !self.life.is_dead(id))
+            .map(|(&id, _)| id)
+            .collect();
+        for id in old {
+            self.died(id);
+            if let Some(m) = self.members.get_mut(&id) {
+                // It leaves no core file.
+                (m.is_replaced, m.is_examined) = (true, true);
+                m.page().forget_keys();
+            }
+        }
+    }
+
     /// What a process may be unable to open itself: without /proc, or after it gave up rights.
     fn files_of(&self, guest: &Guest) -> [Option<File>; 2] {
         if !self.proc_is_ours || guest.pid == 0 {
@@ -525,6 +582,11 @@ impl Processes {
         match Request::receive(socket.as_raw_fd()) {
             Err(Errno::EAGAIN) => {}
             Ok(Received::Packet(Some(Request::Fork))) => self.promise(id),
+            Ok(Received::Packet(Some(Request::Call))) => {
+                if let Some(m) = self.members.get(&id) {
+                    m.page().called.store(0, Release);
+                }
+            }
             Ok(Received::Packet(Some(Request::Forked { place }))) => {
                 let child = self.members.get(&place.id);
                 if child.is_some_and(|c| c.key == place.key) {
@@ -572,25 +634,54 @@ impl Processes {
             page.others_pages.store(all - charged(m), Release);
             page.lends.store(self.life.lends(id).into(), Release);
         }
-        let totals = &self.control.totals;
         let sum = |f: fn(&Stats) -> u64| self.present().map(|(_, m)| f(&m.page().stats)).sum();
-        totals.charged_pages.store(all as u64, Relaxed);
-        totals
-            .swapped_bytes
-            .store(sum(|s| s.swapped_bytes.get()), Relaxed);
-        totals
-            .swapoff_pages
-            .store(sum(|s| s.swapoff_pages.get()), Relaxed);
+        self.control.set_totals(
+            all as u64,
+            sum(|s| s.swapped_bytes.get()),
+            sum(|s| s.swapoff_pages.get()),
+        );
     }
 
-    /// Looks whether images that nobody speaks for are gone, and forgets those whose swap nobody needs;
-    /// `release` gives what they had to others: all of it, or what this page's writes can't reach.
-    /// `needed`: their swap is needed for something else.
-    pub fn bury(
-        &mut self,
-        mut needed: impl FnMut(Id, &Member, bool) -> bool,
-        mut release: impl FnMut(Id, Option<&Proc>),
-    ) {
+    /// Prints what processes have to say.
+    pub fn print_logs(&mut self) {
+        self.members.values_mut().for_each(Member::print_log);
+    }
+
+    /// Takes swap back that processes have no use for, and gives it to those who want some.
+    pub fn grant(&mut self) {
+        let swap = Arc::clone(&self.swap);
+        let mut owners = swap.owners();
+        let devices = self.control.devices();
+        for (&id, m) in &self.members {
+            let sizes = devices.iter().map(DeviceEntry::segments);
+            let page = m.page();
+            page.take_freed(sizes, |d, cluster| owners.give_back(d, cluster, id));
+        }
+        let live = |id: &Id| self.life.stage(*id) == Some(Stage::Live);
+        for (&id, m) in self.members.iter().filter(|(id, _)| live(id)) {
+            for d in 0..MAX_DEVICES {
+                let Some(wish) = m.page().wish(d) else {
+                    continue;
+                };
+                let answer = match owners.grant(d, id) {
+                    Some(grant) => Answer::Granted(grant),
+                    None if owners.is_settling(d) => continue,
+                    None => {
+                        self.sweeps.hurry();
+                        Answer::Nothing
+                    }
+                };
+                m.page().answer(d, wish, answer);
+                loans::wake(m);
+            }
+        }
+        drop(owners);
+        swap.settle();
+    }
+
+    /// Looks whether images that nobody speaks for are gone, and forgets those whose swap nobody needs:
+    /// others get what they had. `needed`: their swap is needed for something else.
+    pub fn bury(&mut self, mut needed: impl FnMut(Id, &Member, bool) -> bool) {
         let ids: Vec<Id> = self.members.keys().copied().collect();
         for &id in &ids {
             let Some(stage @ (Stage::Loose | Stage::Dead)) = self.life.stage(id) else {
@@ -613,9 +704,12 @@ impl Processes {
                 if m.is_examined {
                     m.page().forget_keys();
                 }
-                if m.is_examined && is_held && self.life.is_idle(id) {
-                    release(id, Some(m.object.page()));
-                }
+            }
+            if m.is_examined && is_held && !m.is_given && self.life.is_idle(id) {
+                m.is_given = true;
+                let reached = m.reached();
+                let not_reached = |d, cluster| !reached.contains(&(d, cluster));
+                self.swap.owners().release(id, not_reached);
             }
             if m.is_examined && !is_held {
                 self.life.end(id);
@@ -625,22 +719,26 @@ impl Processes {
             if !self.life.can_be_forgotten(id) {
                 continue;
             }
-            release(id, None);
+            self.swap.owners().release(id, |_, _| true);
             self.life.forget(id);
             lock(&self.pages).retain(|(i, _, _)| *i != id);
-            if let Some(m) = self.members.remove(&id) {
+            if let Some(mut m) = self.members.remove(&id) {
                 if let Some(p) = &m.process {
                     self.poller.remove(p.as_fd());
                 }
+                m.print_log();
                 self.past.merge(&m.page().stats, false);
             }
         }
     }
 
-    /// Ends loans where it can; `release` as in `Sweeps::turn`.
-    pub fn settle_loans(&mut self, release: impl FnMut(Id, usize, &dyn Fn(usize) -> bool)) {
+    /// Ends loans where it can.
+    pub fn settle_loans(&mut self) {
+        let (devices, swap) = (self.control.page().devices(), &self.swap);
         self.sweeps
-            .turn(&self.life, &self.members, self.control, release);
+            .turn(&self.life, &self.members, devices, |id, which| {
+                swap.owners().release(id, which);
+            });
     }
 
     /// Whether it is to be looked again soon.
@@ -685,6 +783,9 @@ impl Member {
             process: None,
             is_gone: false,
             is_examined: false,
+            is_replaced: false,
+            is_given: false,
+            log_seen: 0,
             loose_since: None,
         }
     }
@@ -694,12 +795,12 @@ fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     m.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Processes call by a word of the control page.
-fn ring_on_call(control: &'static Control, bell: Arc<OwnedFd>) {
+/// Who orders something calls by a word beside the order.
+fn ring_on_call(orders: &'static Orders, bell: Arc<OwnedFd>) {
     std::thread::spawn(move || loop {
-        let seen = control.need.load(Acquire);
+        let seen = orders.need.load(Acquire);
         sys::set_event(&bell, true);
-        futex::wait(&control.need, seen, None, Scope::Shared);
+        futex::wait(&orders.need, seen, None, Scope::Shared);
     });
 }
 

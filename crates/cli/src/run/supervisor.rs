@@ -10,10 +10,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hugeswap::control::link::ENV;
-use hugeswap::control::{Control, Phase, Settings, SwapIn, Usage};
+use hugeswap::control::{
+    Control, DeviceEntry, NewDevice, Orders, Phase, Settings, SwapIn, Usage, Writer, CONTROL_FILE,
+    ORDERS_FILE,
+};
 
 use hugeswap::sys::futex::{self, Scope};
 
+use super::owners::{Owners, Swap};
 use super::processes::{Door, Pages, Processes};
 use super::signals;
 use super::sys::{self, Change, Ended, Process, Status};
@@ -45,14 +49,16 @@ pub fn run(plan: Plan<'_>, status: OwnedFd, alive: OwnedFd, front: Process) -> i
 }
 
 struct Run {
-    control: &'static Control,
-    devices: Vec<devices::Opened>,
+    control: Writer,
+    orders: &'static Orders,
+    swap: Arc<Swap>,
+    devices: Arc<Vec<devices::Opened>>,
     program: i32,
     /// The same, as long as nobody has waited for it.
     handle: Option<Process>,
     processes: Processes,
-    /// Keeps the control page's file open, by which `hugeswap swapoff` finds it.
-    _control_file: OwnedFd,
+    /// Of the control page and of the orders: `hugeswap swapoff` finds them here.
+    _files: [OwnedFd; 2],
     limit: u64,
 }
 
@@ -65,18 +71,14 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
         evicts_by_copying(args.strict)?;
     }
     let devices = devices::open_all(args)?;
-    let file = os::sealed_memory_file("hugeswap-control", Control::BYTES as u64)
-        .map_err(|e| ours("no control page", e))?;
-    let control = map_control(&file)?;
     // A huge page keeps a page table in reserve, base pages need one.
     let limit = plan.memory.bytes - plan.memory.bytes / hugeswap::engine::OVERHEAD_SHARE;
-    init_control(
-        control,
+    let (file, control) = control_page(
         Settings {
             limit_bytes: limit,
             strict: args.strict.into(),
             user_mode_only: args.user_mode_only.into(),
-            devices: devices.len() as u32,
+            devices: 0,
             no_io_uring: env_flag("HUGESWAP_NO_IO_URING"),
             no_move: no_move.into(),
             swapin: SwapIn::from(args.swapin) as u32,
@@ -84,7 +86,8 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
             faults,
         },
         &devices,
-    );
+    )?;
+    let (orders_file, orders) = orders_page()?;
     if args.verbose {
         eprintln!(
             "hugeswap: memory {} ({}), swap on {}",
@@ -97,7 +100,6 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
                 .join(", ")
         );
     }
-    let file = OwnedFd::from(file);
     let mut handed = vec![&file];
     handed.extend(devices.iter().map(|d| &d.fd));
     let handed: Result<Vec<_>, _> = handed.into_iter().map(OwnedFd::try_clone).collect();
@@ -105,16 +107,21 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     let door = Door::open()?;
     let pages = Pages::default();
     let address = door.address.clone();
-    let processes = Processes::new(control, door, handed, Arc::clone(&pages))
+    let sizes = control.devices().iter().map(DeviceEntry::segments);
+    let swap = Swap::new(Owners::new(sizes));
+    let pages_of = Arc::clone(&pages);
+    let processes = Processes::new((control, orders), Arc::clone(&swap), door, handed, pages_of)
         .map_err(|e| ours("programs could not reach the supervisor", e))?;
     let program = spawn(plan, &address, control, pages)?;
     Ok(Run {
         control,
-        devices,
+        orders,
+        swap,
+        devices: Arc::new(devices),
         program,
         handle: Process::of_child(program).ok(),
         processes,
-        _control_file: file,
+        _files: [file, orders_file],
         limit,
     })
 }
@@ -160,29 +167,41 @@ fn env_flag(name: &str) -> u32 {
 }
 
 #[allow(unsafe_code)]
-fn map_control(file: &File) -> Result<&'static Control, Failure> {
-    // SAFETY: the file was just made by us, at this size.
-    unsafe { Control::map(file.as_fd().as_raw_fd()) }
-        .map_err(|e| Failure::ours(format!("no control page: {e}")))
+fn control_page(
+    settings: Settings,
+    devices: &[devices::Opened],
+) -> Result<(OwnedFd, Writer), Failure> {
+    let failed = |e: &dyn std::fmt::Display| Failure::ours(format!("no control page: {e}"));
+    let devices: Vec<_> = devices
+        .iter()
+        .map(|d| NewDevice {
+            name: &d.name,
+            max_bytes: d.max_bytes,
+            kind: d.kind as u32,
+        })
+        .collect();
+    let file = os::sized_memory_file(CONTROL_FILE, Control::BYTES as u64);
+    let file = file.map_err(|e| failed(&e))?;
+    // SAFETY: just made, of this size, and sealed before anybody gets it.
+    let control = unsafe { Writer::new(file.as_fd().as_raw_fd(), settings, &devices) };
+    let control = control.map_err(|e| failed(&e))?;
+    // From here on nobody can write but by the mapping that was just made.
+    os::seal(&file, os::Seal::SizeAndContent).map_err(|e| failed(&e))?;
+    Ok((file.into(), control))
 }
 
 #[allow(unsafe_code)]
-fn init_control(control: &Control, settings: Settings, devices: &[devices::Opened]) {
-    // SAFETY: no other process has the page yet.
-    unsafe {
-        for (i, d) in devices.iter().enumerate() {
-            control.set_device(i, &d.name, d.max_bytes, d.kind as u32);
-        }
-        control.init(settings);
-    }
+fn orders_page() -> Result<(OwnedFd, &'static Orders), Failure> {
+    let failed = |e: &dyn std::fmt::Display| Failure::ours(format!("no page for orders: {e}"));
+    let file = os::sealed_memory_file(ORDERS_FILE, Orders::BYTES as u64);
+    let file = file.map_err(|e| failed(&e))?;
+    // SAFETY: of this size for ever, and no process of the run gets it.
+    let orders = unsafe { Orders::map(file.as_fd().as_raw_fd()) }.map_err(|e| failed(&e))?;
+    orders.begin();
+    Ok((file.into(), orders))
 }
 
-fn spawn(
-    plan: &Plan<'_>,
-    address: &str,
-    control: &'static Control,
-    pages: Pages,
-) -> Result<i32, Failure> {
+fn spawn(plan: &Plan<'_>, address: &str, control: Writer, pages: Pages) -> Result<i32, Failure> {
     let mut preload = plan.library.clone().into_os_string();
     if let Some(theirs) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
         preload.push(":");
@@ -239,27 +258,34 @@ impl Run {
             Arc::clone(&front),
             self.processes.bell(),
         );
-        let mut log_seen = 0;
         let mut next_stats = Instant::now() + Duration::from_secs(1);
         let mut ended_reported = None;
         let mut stays = true;
-        let mut cores = core_file::Cores::new(self.control, plan.args.verbose);
+        let mut cores = {
+            let mode = self.control.settings.seal_mode();
+            core_file::Cores::new(mode, self.processes.bell(), plan.args.verbose)
+        };
         let mut arbiter = arbiter::Arbiter::new(self.limit);
         let mut usages: Vec<Usage> = self.usages();
+        self.discard_free();
         loop {
+            self.processes.grant();
+            self.processes.print_logs();
             cores.look_around(self.processes.present());
-            self.bury(&mut cores);
+            let devices = Arc::clone(&self.devices);
+            self.processes
+                .bury(|id, m, borrows| cores.is_busy(id, m, borrows, &devices));
+            self.processes.settle_loans();
+            self.swap.settle();
             let pressed = arbiter.turn(&self.processes);
             self.processes.tell();
             self.empty_devices();
             let now = self.usages();
+            self.show_devices(&now);
             if usages != now {
                 usages = now;
                 self.processes.call_all();
             }
-            log_seen = self
-                .control
-                .read_log(log_seen, |line| eprintln!("hugeswap: {line}"));
             if Instant::now() >= next_stats {
                 next_stats += Duration::from_secs(1);
                 self.write_stats(plan, ended_reported);
@@ -276,10 +302,10 @@ impl Run {
                     if !core_comes && !cores.any_busy() {
                         ended_reported = Some(s);
                         if let Some(line) = cores.explain(program).filter(|_| core) {
-                            self.control.log(&line);
+                            errln!("hugeswap: {line}");
                         }
                         stays = self.anyone_left();
-                        self.finish(plan, s, &status, &mut log_seen, stays);
+                        self.finish(plan, s, &status, stays);
                     }
                 }
             }
@@ -299,53 +325,50 @@ impl Run {
         self.processes.present().next().is_some()
     }
 
+    /// As ordered.
     fn usages(&self) -> Vec<Usage> {
-        self.control.devices().iter().map(|d| d.usage()).collect()
+        let devices = 0..self.devices.len();
+        devices.map(|d| self.orders.usage(d)).collect()
     }
 
-    /// Forgets images that are gone, and gives back the space of segments that nobody has.
-    fn bury(&mut self, cores: &mut core_file::Cores) {
-        let (devices, control) = (&self.devices, self.control);
-        self.processes.bury(
-            |id, m, borrows| cores.is_busy(id, m, borrows, devices),
-            |id, idle_but_for| {
-                for (d, entry) in control.devices().iter().enumerate() {
-                    let in_flight = |seg| {
-                        let page = idle_but_for.iter();
-                        page.flat_map(|p| &p.writing).any(|w| w.may_reach(d, seg))
-                    };
-                    entry.release_all(id as usize, |seg| !in_flight(seg));
-                }
-            },
-        );
-        self.processes.settle_loans(|id, d, which| {
-            control.devices()[d].release_all(id as usize, which);
-        });
-        for (d, entry) in devices.iter().zip(control.devices()) {
-            entry.discard_free(|segments| devices::give_back(d, segments));
+    /// Tells the processes, and who asks from outside.
+    fn show_devices(&self, usages: &[Usage]) {
+        let owners = self.swap.owners();
+        for (d, &usage) in usages.iter().enumerate() {
+            self.control.set_device(d, usage, owners.taken(d));
         }
+    }
+
+    /// Gives back the space of what nobody has, as long as the run lasts.
+    fn discard_free(&self) {
+        let (swap, devices) = (Arc::clone(&self.swap), Arc::clone(&self.devices));
+        let bell = self.processes.bell();
+        std::thread::spawn(move || {
+            swap.discard(
+                |d, clusters| devices::give_back(&devices[d], clusters),
+                || sys::set_event(&bell, true),
+            );
+        });
     }
 
     /// Gives back the space of devices that every process has left.
     fn empty_devices(&self) {
-        for (i, (d, entry)) in self.devices.iter().zip(&self.control.devices).enumerate() {
-            let usage = entry.usage();
+        for (i, d) in self.devices.iter().enumerate() {
+            let usage = self.orders.usage(i);
             if usage.phase != Phase::Leaving || !self.processes.all_left(i, usage.epoch) {
                 continue;
             }
             // From here on nobody can turn it on again while its contents are thrown away.
-            if let Some(usage) = entry.change(usage, Phase::Releasing) {
+            if let Some(usage) = self.orders.change(i, usage, Phase::Releasing) {
                 devices::empty(d);
-                entry.change(usage, Phase::Off);
+                self.orders.change(i, usage, Phase::Off);
             }
         }
     }
 
     /// The program itself has ended: report, and let the front go.
-    fn finish(&self, plan: &Plan<'_>, s: Status, status: &File, log_seen: &mut u64, stays: bool) {
-        *log_seen = self
-            .control
-            .read_log(*log_seen, |line| eprintln!("hugeswap: {line}"));
+    fn finish(&mut self, plan: &Plan<'_>, s: Status, status: &File, stays: bool) {
+        self.processes.print_logs();
         self.write_stats(plan, Some(s));
         if plan.args.verbose {
             eprintln!("hugeswap: {}", report::summary(&self.processes.total()));

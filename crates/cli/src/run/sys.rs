@@ -110,6 +110,18 @@ impl Process {
         self.send(libc::SIGKILL);
     }
 
+    /// All of its threads have ended.
+    pub fn is_dead(&self) -> bool {
+        let mut fd = libc::pollfd {
+            fd: self.0.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one structure, which outlives the call; it does not wait.
+        unsafe { libc::poll(&raw mut fd, 1, 0) };
+        fd.revents & libc::POLLIN != 0
+    }
+
     /// If it has stopped.
     pub fn go_on(&self) {
         self.send(libc::SIGCONT);
