@@ -3,7 +3,7 @@
 use super::run::{self, Joined, Link};
 use super::{faults, probe, Doorbells, Engine, ENGINE};
 use crate::charge::Charge;
-use crate::control::link::{Address, Place};
+use crate::control::link::{Address, Place, Request};
 use crate::control::{self, keep_from_children, Control, Mapped};
 use crate::device::file::FileDevice;
 use crate::device::Device;
@@ -155,13 +155,17 @@ extern "C" fn child_main(arg: *mut u8) {
     }
 }
 
-fn open_uffds(control: &Control) -> Result<(Uffd, Uffd, u64), StartError> {
+/// The program's and staging's. The supervisor gets the first as well.
+fn open_uffds(control: &Control, link: i32) -> Result<(Uffd, Uffd, u64), StartError> {
     let s = &control.settings;
     let (program, source, features) = probe::open_program(s.user_mode_only != 0, s.no_move != 0)
         .map_err(StartError::Userfaultfd)?;
     if source == Source::UserModeOnly && s.user_mode_only == 0 {
         return Err(StartError::Userfaultfd(Errno(libc::EPERM)));
     }
+    Request::Faults
+        .send_with(link, program.fd())
+        .map_err(StartError::NoRun)?;
     let (staging, _) =
         Uffd::open(features, s.user_mode_only != 0).map_err(StartError::Userfaultfd)?;
     Ok((program, staging, features))
@@ -221,7 +225,7 @@ fn build(s: &Start<'_>, joined: &Joined) -> Result<&'static Engine, StartError> 
     own.engine_tids[0].store(thread::gettid(), Release);
     // Asking the processor what it is can be slow in a virtual machine: now, not at a fault.
     crate::mm::copy::init();
-    let (program, staging, features) = open_uffds(control)?;
+    let (program, staging, features) = open_uffds(control, joined.link)?;
     let devices = open_devices(control, joined)?;
     let charge = Charge::new(control, joined.id, own, joined.link);
     let abilities = probe::abilities(features);
@@ -264,7 +268,7 @@ fn rebuild(e: &'static Engine, s: &Start<'_>, joined: &Joined) -> Result<(), Sta
     e.cache.forget_own();
     e.cache.sealer.keys.fork_child();
     e.hand_keys();
-    let (program, staging, _) = open_uffds(control)?;
+    let (program, staging, _) = open_uffds(control, joined.link)?;
     e.cache.set_descriptors(program, staging, joined.pagemap);
     e.cache
         .frames

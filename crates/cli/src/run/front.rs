@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use super::signals::{self, Came};
 use super::sys::{self, Process, Side, Status};
@@ -49,6 +50,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
                 supervisor,
                 // Kept open as long as this process lives: its end tells the supervisor.
                 to_supervisor: alive_out.into(),
+                stopped_since: None,
                 asked: VecDeque::new(),
                 program: 0,
             }
@@ -107,11 +109,16 @@ fn check_kernel(args: &RunArgs) -> Result<(), Failure> {
     }
 }
 
+/// A supervisor that is stopped is waited for so long: programs that want swap from it stand still.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 struct Front {
     news: File,
     signals: OwnedFd,
     supervisor: i32,
     to_supervisor: File,
+    /// Since when the supervisor is stopped, if it is.
+    stopped_since: Option<Instant>,
     /// Signals of which it is not known yet to whom they were sent.
     asked: VecDeque<Came>,
     program: i32,
@@ -123,7 +130,14 @@ impl Front {
         loop {
             // Without a program nobody could have them.
             let signals = (self.program != 0).then_some(self.signals.as_fd());
-            let [has_news, has_signal] = sys::wait_readable([Some(self.news.as_fd()), signals]);
+            let most = self
+                .stopped_since
+                .map(|s| PATIENCE.saturating_sub(s.elapsed()));
+            if most == Some(Duration::ZERO) {
+                return Err(self.give_up());
+            }
+            let [has_news, has_signal] =
+                sys::wait_readable([Some(self.news.as_fd()), signals], most);
             if has_signal {
                 while let Some(came) = signals::next(&self.signals) {
                     self.take(came);
@@ -159,6 +173,17 @@ impl Front {
         }
     }
 
+    /// Ends the run: with the supervisor all that it runs ends.
+    fn give_up(&self) -> Failure {
+        sys::kill(self.supervisor, libc::SIGKILL);
+        let _ = sys::wait(self.supervisor);
+        Failure::ours(format!(
+            "the supervisor was stopped, and did not go on for {} s: the run was ended. Stop the \
+             program and not the supervisor",
+            PATIENCE.as_secs()
+        ))
+    }
+
     fn tell(&mut self, word: u8) {
         // If it is gone, the other pipe says so.
         let _ = self.to_supervisor.write_all(&[word]);
@@ -167,6 +192,10 @@ impl Front {
     fn take(&mut self, came: Came) {
         if came.signal == libc::SIGCHLD {
             signals::reap_others(self.supervisor);
+            match sys::is_stopped(self.supervisor) {
+                true => self.stopped_since = self.stopped_since.or_else(|| Some(Instant::now())),
+                false => self.stopped_since = None,
+            }
             return;
         }
         let own = came.sender == std::process::id() as i32 || came.sender == self.supervisor;

@@ -14,6 +14,7 @@ mod inject;
 mod life;
 mod loans;
 mod object;
+mod orphans;
 mod owners;
 mod processes;
 mod program;

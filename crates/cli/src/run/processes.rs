@@ -10,7 +10,9 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hugeswap::control::link::{self, Address, Also, Place, Received, Reply, Request, Secret};
+use hugeswap::control::link::{
+    self, Address, Also, Descriptors, Place, Received, Reply, Request, Secret,
+};
 use hugeswap::control::{Answer, DeviceEntry, Orders, Proc, Writer, LAYOUT, MAX_DEVICES};
 use hugeswap::stats::Stats;
 use hugeswap::sys::futex::{self, Scope};
@@ -20,6 +22,7 @@ use hugeswap::sys::Errno;
 use super::life::{Id, Life, Stage};
 use super::loans::{self, Sweeps};
 use super::object::Object;
+use super::orphans;
 use super::owners::Swap;
 use super::sys::{self, Poller, Process};
 use super::Failure;
@@ -30,6 +33,7 @@ const BELL: u32 = 1;
 const GUEST: u32 = 2;
 const SOCKET: u32 = 3;
 const PROCESS: u32 = 4;
+const ORPHAN: u32 = 5;
 
 fn token(kind: u32, number: u32) -> u64 {
     u64::from(kind) << 32 | u64::from(number)
@@ -54,6 +58,8 @@ pub struct Member {
     /// Of the last place for a child that it was given, the key.
     pub last_place: u64,
     socket: Option<OwnedFd>,
+    /// The userfaultfd of its program's memory.
+    faults: Option<OwnedFd>,
     process: Option<Arc<Process>>,
     /// Its memory is gone, whatever its requests still do.
     is_gone: bool,
@@ -335,8 +341,14 @@ impl Processes {
                 LISTENING => self.let_in(number),
                 BELL => sys::set_event(&self.bell, false),
                 GUEST => self.hear_guest(number),
-                SOCKET => self.hear(number),
+                SOCKET => {
+                    self.hear(number);
+                }
                 PROCESS => self.died(number),
+                ORPHAN => {
+                    let faults = self.members.get(&number).and_then(|m| m.faults.as_ref());
+                    faults.into_iter().for_each(orphans::answer);
+                }
                 _ => {}
             }
         }
@@ -417,7 +429,11 @@ impl Processes {
         let Some(guest) = self.guests.get_mut(&n) else {
             return;
         };
-        match Request::receive(guest.socket.as_raw_fd()) {
+        let mut fds = Descriptors::default();
+        let said = Request::receive(guest.socket.as_raw_fd(), &mut fds);
+        // Guests have none to send.
+        fds.close();
+        match said {
             Err(Errno::EAGAIN) => {}
             Ok(Received::Packet(Some(said))) if guest.said.is_none() => {
                 guest.said = Some(said);
@@ -562,8 +578,20 @@ impl Processes {
         }
     }
 
+    /// Its engine is gone; its memory perhaps not.
+    fn orphan(&mut self, id: Id) {
+        if let Some(faults) = self.members.get(&id).and_then(|m| m.faults.as_ref()) {
+            // A second time it is there already.
+            let _ = self.poller.add(faults, token(ORPHAN, id));
+            orphans::begin(faults);
+        }
+    }
+
     /// The process of an image is dead.
     fn died(&mut self, id: Id) {
+        // What it said last.
+        while self.hear(id) {}
+        self.orphan(id);
         let Some(member) = self.members.get_mut(&id) else {
             return;
         };
@@ -575,12 +603,16 @@ impl Processes {
         self.hang_up(id);
     }
 
-    fn hear(&mut self, id: Id) {
+    /// Takes a packet of the image's, if there is one; says whether there was.
+    fn hear(&mut self, id: Id) -> bool {
         let Some(socket) = self.members.get(&id).and_then(|m| m.socket.as_ref()) else {
-            return;
+            return false;
         };
-        match Request::receive(socket.as_raw_fd()) {
-            Err(Errno::EAGAIN) => {}
+        let mut fds = Descriptors::default();
+        let said = Request::receive(socket.as_raw_fd(), &mut fds);
+        let mut fds: Vec<OwnedFd> = fds.as_slice().iter().map(|&fd| own(fd)).collect();
+        match said {
+            Err(Errno::EAGAIN) => return false,
             Ok(Received::Packet(Some(Request::Fork))) => self.promise(id),
             Ok(Received::Packet(Some(Request::Call))) => {
                 if let Some(m) = self.members.get(&id) {
@@ -593,9 +625,19 @@ impl Processes {
                     self.life.let_go(id, place.id);
                 }
             }
+            Ok(Received::Packet(Some(Request::Faults))) => {
+                if let Some(m) = self.members.get_mut(&id) {
+                    m.faults = fds.pop();
+                }
+            }
+            Ok(Received::End) => {
+                self.orphan(id);
+                self.hang_up(id);
+            }
             // Anything else no engine of ours says.
             _ => self.hang_up(id),
         }
+        true
     }
 
     /// An image forks: its child gets a place.
@@ -713,6 +755,9 @@ impl Processes {
             }
             if m.is_examined && !is_held {
                 self.life.end(id);
+                if let Some(faults) = m.faults.take() {
+                    self.poller.remove(&faults);
+                }
             }
         }
         for id in ids {
@@ -780,6 +825,7 @@ impl Member {
             key,
             last_place: 0,
             socket: None,
+            faults: None,
             process: None,
             is_gone: false,
             is_examined: false,

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::Duration;
 
 /// Effective user and group.
 pub fn ids() -> (u32, u32) {
@@ -319,16 +320,31 @@ pub fn wait(pid: i32) -> io::Result<()> {
     wait_for(pid, 0).map(drop)
 }
 
-/// Waits until one of the descriptors has something to read, or its other end is gone; says which.
-pub fn wait_readable<const N: usize>(fds: [Option<BorrowedFd<'_>>; N]) -> [bool; N] {
+/// Whether a child is stopped. Nobody else waits for its stops.
+pub fn is_stopped(pid: i32) -> bool {
+    let how = libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: the structure outlives the call, and all-zero is a valid one.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        libc::waitid(libc::P_PID, pid as u32, &mut info, how) == 0 && info.si_pid() == pid
+    }
+}
+
+/// Waits until one of the descriptors has something to read, or its other end is gone, or so long; says
+/// which.
+pub fn wait_readable<const N: usize>(
+    fds: [Option<BorrowedFd<'_>>; N],
+    most: Option<Duration>,
+) -> [bool; N] {
     let mut polled = fds.map(|fd| libc::pollfd {
         // A negative one is passed over.
         fd: fd.map_or(-1, |fd| fd.as_raw_fd()),
         events: libc::POLLIN,
         revents: 0,
     });
+    let ms = most.map_or(-1, |m| m.as_millis().min(i32::MAX as u128) as i32 + 1);
     // SAFETY: the array outlives the call.
-    unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, -1) };
+    unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, ms) };
     polled.map(|p| p.revents != 0)
 }
 
