@@ -106,6 +106,11 @@ fn children_that_share_the_memory_of_a_parent_that_is_killed() {
     run("shares_memory", &[]).has_swapped();
 }
 
+#[test]
+fn nobody_can_write_the_control_page() {
+    run("control_page", &[]);
+}
+
 fn set_descriptors(pid: i32, n: u64) -> u64 {
     let (mut new, mut old) = ([n, u64::MAX], [0; 2]);
     // SAFETY: structures of two words, which outlive the calls.

@@ -398,7 +398,7 @@ impl World {
                         let flying = w.flying.clone();
                         let reached = |s| flying.iter().any(|f| (f.0, f.1) == (owner, s));
                         let waits = rules != Rules::NobodyWaitsForWrites;
-                        return w.release(owner, |s| !lent.contains(&s) && !(waits && reached(s)));
+                        return w.release(owner, |s| !(lent.contains(&s) || waits && reached(s)));
                     }
                     let alive = |p: &&mut Process| p.image == owner && p.alive;
                     if let Some(p) = w.processes.iter_mut().find(alive) {

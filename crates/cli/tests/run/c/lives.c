@@ -255,6 +255,32 @@ static void wants(void) {
   verify(p, 2 * BYTES, 1, "who waited");
 }
 
+/* What all processes of the run read, none can write. */
+static void control_page(void) {
+  char line[1024], name[128];
+  int found = 0;
+  FILE *maps = fopen("/proc/self/maps", "r");
+  MUST(maps);
+  while (fgets(line, sizeof line, maps)) {
+    unsigned long start, end;
+    char perms[5];
+    if (!strstr(line, "hugeswap-control")) continue;
+    MUST(sscanf(line, "%lx-%lx %4s", &start, &end, perms) == 3);
+    if (strcmp(perms, "r--s")) STOP("mapped %s", perms);
+    found++;
+    MUST(mprotect((void *)start, end - start, PROT_READ | PROT_WRITE) == -1);
+    snprintf(name, sizeof name, "/proc/self/map_files/%lx-%lx", start, end);
+    int fd = open(name, O_RDWR);
+    MUST(fd >= 0);
+    MUST(write(fd, "x", 1) == -1 && errno == EPERM);
+    MUST(mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED && errno == EPERM);
+    MUST(ftruncate(fd, 0) == -1 && errno == EPERM);
+    close(fd);
+  }
+  fclose(maps);
+  MUST(found == 1);
+}
+
 /* Nobody else may look at it. */
 static void hidden(const char *self) {
   MUST(prctl(PR_SET_DUMPABLE, 0) == 0);
@@ -338,6 +364,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(what, "in_flight_at_exec")) in_flight_at_exec(argv[0]);
     else if (!strcmp(what, "keeps")) keeps(argv[0]);
     else if (!strcmp(what, "wants")) wants();
+    else if (!strcmp(what, "control_page")) control_page();
     else if (!strcmp(what, "hidden")) hidden(argv[0]);
     else if (!strcmp(what, "shares_memory")) shares_memory();
     else STOP("what is %s?", what);
