@@ -320,9 +320,12 @@ impl<'e> Reclaim<'e> {
     fn has_swap(&mut self) -> bool {
         let c = self.cache;
         self.awaits_swap = !c.slots.prepare(&c.charge, self.devices);
-        // The handler may wait for us, and then hears nothing.
-        if self.awaits_swap && fd::is_hung_up(c.charge.line()) {
-            thread::end_killed();
+        if self.awaits_swap {
+            c.prepare_seal_buffer();
+            // The handler may wait for us, and then hears nothing.
+            if fd::is_hung_up(c.charge.line()) {
+                thread::end_killed();
+            }
         }
         !self.awaits_swap
     }

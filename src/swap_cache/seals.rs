@@ -274,6 +274,13 @@ impl SwapCache {
         self.own_pages.fetch_sub(PMD_NR as i64, Relaxed);
     }
 
+    /// Writes will begin soon: what they need first is charged before others take the room.
+    pub fn prepare_seal_buffer(&self) {
+        if self.sealer.mode == Mode::Encrypt {
+            self.seal_buffer(0);
+        }
+    }
+
     fn seal_buffer(&self, i: usize) -> usize {
         let i = i % SealBuffers::COUNT;
         let b = &self.seal_buffers;

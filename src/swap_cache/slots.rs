@@ -159,6 +159,10 @@ impl SwapSlots {
         let leaving = self.leaving();
         for (d, device) in devices.iter().enumerate() {
             if leaving.has(d) {
+                // What was asked for before comes too late.
+                if let Some(Answer::Granted(grant)) = self.answered(d, charge) {
+                    charge.proc().give_back(d, grant);
+                }
                 continue;
             }
             self.take_grant(d, charge, &**device);
@@ -257,24 +261,26 @@ impl SwapSlots {
 
     /// What was asked for becomes ours, if it has been granted. False if nothing was.
     fn take_grant(&self, d: usize, charge: &Charge, device: &dyn Device) -> bool {
-        let (wish, page) = (&self.wishes[d], charge.proc());
-        if !wish.is_open.load(Relaxed) {
-            return false;
+        match self.answered(d, charge) {
+            None => return false,
+            Some(Answer::Granted(grant)) if self.take(d, grant, device) => return true,
+            Some(Answer::Granted(grant)) => charge.proc().give_back(d, grant),
+            Some(Answer::Nothing) => {}
         }
-        let Some(answer) = page.answered(d, wish.number.load(Relaxed)) else {
-            return false;
-        };
-        wish.is_open.store(false, Relaxed);
-        let granted = match answer {
-            Answer::Granted(grant) if self.take(d, grant, device) => return true,
-            Answer::Granted(grant) => Some(grant),
-            Answer::Nothing => None,
-        };
-        wish.refused_ns.store(thread::now_ns(), Relaxed);
-        if let Some(grant) = granted {
-            page.give_back(d, grant);
-        }
+        let now = thread::now_ns();
+        self.wishes[d].refused_ns.store(now, Relaxed);
         false
+    }
+
+    /// What the supervisor has said to the wish that is open, which is so no more.
+    fn answered(&self, d: usize, charge: &Charge) -> Option<Answer> {
+        let wish = &self.wishes[d];
+        if !wish.is_open.load(Relaxed) {
+            return None;
+        }
+        let answer = charge.proc().answered(d, wish.number.load(Relaxed))?;
+        wish.is_open.store(false, Relaxed);
+        Some(answer)
     }
 
     /// False if the file system has no space for it.

@@ -500,6 +500,13 @@ fn faults_of_other_rules_are_found() {
     for (first, rules) in [
         (World::new(A_FORK), Rules::PlacesGoWithTheParent),
         (World::new(A_KILL), Rules::NobodyWaitsForWrites),
+        (
+            World::new(Left {
+                execs: 1,
+                ..NOTHING
+            }),
+            Rules::NobodyWaitsForWrites,
+        ),
         (World::forked(A_SWEEP), Rules::SweepsForgetChildren),
     ] {
         assert!(explore(first, rules).is_err(), "{rules:?}");
