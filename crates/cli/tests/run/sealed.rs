@@ -169,10 +169,8 @@ fn slots_that_are_altered_all_the_time() {
             let done = format!("done {} w ", p.steps);
             p.run.wait_for_output(&done);
         }
-        p.tell("wr");
         let done = p.end();
         assert!(done.status.success(), "{done}");
-        assert_eq!(lost(&done).last(), Some(&0), "{done}");
         let corrupt = done.counter("swap_corrupt");
         assert!(0 < corrupt && altered > 0, "{corrupt} of {altered}: {done}");
     }

@@ -199,7 +199,7 @@ static void *writing_thread(void *unused) {
 }
 
 static void late(void) {
-  size_t bytes = 168 * MB;
+  size_t bytes = 144 * MB;
   tell("gone");
   wait_for("go");
   char *p = map_rw(bytes);
