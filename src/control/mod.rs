@@ -1,9 +1,9 @@
 //! What the supervisor tells the processes that it runs: settings, devices, sums.
 //!
 //! `hugeswap run` makes the control page in a memory file that nobody can write but by the mapping that
-//! the supervisor had before; every managed process maps it to read. What is between one process and
-//! the supervisor is in a page of that process's own (`own`); what has to be asked for with descriptors goes over a
-//! socket (`link`); what `hugeswap swapoff` wants is in a page that no process has (`orders`).
+//! the supervisor had before; every managed process maps it to read. What is between one process and the
+//! supervisor is in a page of that process's own (`own`); what has to be asked for with descriptors goes
+//! over a socket (`link`); what `hugeswap swapoff` wants is in a page that no process has (`orders`).
 //! Nobody holds a lock in any of them, so that `kill -9` of anyone leaves them usable.
 #![allow(unsafe_code)]
 
@@ -249,7 +249,8 @@ impl Control {
 pub struct Writer(&'static Control);
 
 impl Writer {
-    /// Fills a file of `Control::BYTES` bytes, all zero, and keeps it mapped. `settings.devices` becomes the number of devices.
+    /// Fills a file of `Control::BYTES` bytes, all zero, and keeps it mapped. `settings.devices` becomes
+    /// the number of devices.
     ///
     /// # Safety
     /// Nobody else may have the file yet, and nobody else may ever be able to write to it.
@@ -259,7 +260,8 @@ impl Writer {
         devices: &[NewDevice<'_>],
     ) -> Result<Writer, Errno> {
         let page = mem::map_shared(fd, Control::BYTES, mem::Access::Write)? as *mut Control;
-        // SAFETY: mapped with this size, never unmapped, and nobody else looks yet; every bit pattern is valid.
+        // SAFETY: mapped with this size, never unmapped, and nobody else looks yet; every bit pattern is
+        // valid.
         Ok(unsafe { Writer::fill(&mut *page, settings, devices) })
     }
 

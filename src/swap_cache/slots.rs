@@ -1,9 +1,10 @@
 //! Which slots of the swap devices are this process's.
 //!
-//! Devices are shared by all processes of a run. The supervisor gives each clusters of them, a segment's at most at
-//! a time, and the allocator (`swapfile`) hands out what lies in those. They are asked for ahead, and
-//! nobody waits for the answer but the reclaim thread, which does other things meanwhile. After a fork the child
-//! reads the parent's slots: what of them the parent frees is put off until no living process borrows from it.
+//! Devices are shared by all processes of a run. The supervisor gives each clusters of them, a segment's
+//! at most at a time, and the allocator (`swapfile`) hands out what lies in those. They are asked for
+//! ahead, and nobody waits for the answer but the reclaim thread, which does other things meanwhile.
+//! After a fork the child reads the parent's slots: what of them the parent frees is put off until no
+//! living process borrows from it.
 
 use crate::charge::Charge;
 use crate::control::{Answer, DeviceEntry, Grant, MAX_DEVICES, SEGMENT_BYTES, SEGMENT_CLUSTERS};
@@ -153,8 +154,8 @@ impl SwapSlots {
         DeviceSet(self.leaving.load(Relaxed))
     }
 
-    /// Asks for more before what there is runs out. False while there is no place for a folio, and the supervisor
-    /// has not said whether there is more: it is to be asked again. For the reclaim thread.
+    /// Asks for more before what there is runs out. False while there is no place for a folio, and the
+    /// supervisor has not said whether there is more: it is to be asked again. For the reclaim thread.
     pub fn prepare(&self, charge: &Charge, devices: &[Box<dyn Device>]) -> bool {
         let leaving = self.leaving();
         for (d, device) in devices.iter().enumerate() {

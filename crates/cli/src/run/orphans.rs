@@ -31,7 +31,8 @@ pub fn answer(faults: &OwnedFd) {
             false => uffd.poison(page, PAGE_SIZE).is_ok(),
         };
         if !answered {
-            // It is there by now. Or the kernel has no poison (before Linux 6.6): who faults again goes on waiting.
+            // It is there by now. Or the kernel has no poison (before Linux 6.6): who faults again goes
+            // on waiting.
             uffd.wake(page, PAGE_SIZE);
         }
     }

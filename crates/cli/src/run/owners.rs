@@ -133,8 +133,8 @@ impl Owners {
         }
     }
 
-    /// Nobody reads what a dead image has in those clusters that `which` names, by device and cluster, and no request of it
-    /// can come there.
+    /// Nobody reads what a dead image has in those clusters that `which` names, by device and cluster,
+    /// and no request of it can come there.
     pub fn release(&mut self, id: Id, which: impl Fn(usize, usize) -> bool) {
         for (n, d) in self.0.iter_mut().enumerate() {
             if d.taken == 0 {
