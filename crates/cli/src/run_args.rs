@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use hugeswap::control::SwapIn;
 
 use crate::size::Size;
-use crate::swap_spec::{self, SwapSpec};
+use crate::swap_spec::{self, Place};
 
 #[derive(clap::Args, Debug, Clone)]
 #[command(after_help = "\
@@ -18,11 +18,16 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub memory: Option<Size>,
 
-    /// Where the rest goes: a directory, a file, a block device, or 'ram'; may be repeated [default: a directory on a disk]
-    #[arg(long, value_name = "SPEC", value_parser = swap_spec::parser())]
-    pub swap: Vec<SwapSpec>,
+    /// Where the rest goes: a directory, a file, a block device, or 'ram'; may be repeated, each with a size and a
+    /// priority of its own, as in /mnt/fast,size=10G,priority=1 [default: a directory on a disk]
+    #[arg(long, value_name = "SPEC", value_parser = swap_spec::place_parser())]
+    pub swap: Vec<Place>,
 
-    /// Most that may be swapped out, over all of --swap
+    /// Use a block device that holds data of no known kind: the data is lost
+    #[arg(long)]
+    pub overwrite: bool,
+
+    /// Most that may be swapped out, over all of --swap [default: four times the memory, less where a disk would not keep 20 % and 10G free]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub swap_size: Option<Size>,
 

@@ -2,7 +2,7 @@
 //!
 //! What follows from what happens is decided in `life`; here is what happens.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -112,6 +112,8 @@ pub struct Processes {
     past: Box<Stats>,
     /// The run ends: whoever comes is killed.
     ends: bool,
+    /// Some program of the run has registered.
+    has_come: bool,
 }
 
 impl Door {
@@ -224,6 +226,7 @@ impl Processes {
             sweeps: Sweeps::new(),
             past: Box::default(),
             ends: false,
+            has_come: false,
         })
     }
 
@@ -241,6 +244,23 @@ impl Processes {
         self.members.iter().any(|(&id, m)| {
             m.pid == pid && !matches!(self.life.stage(id), None | Some(Stage::Ended))
         })
+    }
+
+    /// The processes of images that speak.
+    pub fn numbers(&self) -> BTreeSet<u32> {
+        let live =
+            |(&id, m): (&Id, &Member)| (self.life.stage(id) == Some(Stage::Live)).then_some(m.pid);
+        self.members.iter().filter_map(live).collect()
+    }
+
+    /// Whether `/proc` tells of processes by the numbers that we know them by.
+    pub fn sees_proc(&self) -> bool {
+        self.proc_is_ours
+    }
+
+    /// Whether any program of the run has registered, ever.
+    pub fn have_come(&self) -> bool {
+        self.has_come
     }
 
     /// All images together, those that are gone included.
@@ -445,6 +465,7 @@ impl Processes {
             Some(id) if self.life.speak(id) => id,
             Some(_) => return Err(Errno::ESRCH),
         };
+        self.has_come = true;
         self.poller.remove(&guest.socket);
         if let Some(p) = process.as_ref().filter(|_| self.ends) {
             p.kill();

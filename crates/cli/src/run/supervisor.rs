@@ -16,9 +16,11 @@ use hugeswap::sys::futex::{self, Scope};
 
 use super::processes::{Door, Pages, Processes};
 use super::signals;
+use super::stats_file::StatsFile;
 use super::sys::{self, Change, Ended, Process, Status};
 use super::words::{News, GOES_ON};
-use super::{arbiter, core_file, devices, inject, report, zero_copy, Failure, EXIT_OURS};
+use super::{arbiter, core_file, devices, inject, report, unmanaged, zero_copy};
+use super::{Failure, EXIT_OURS};
 use crate::os;
 use crate::run_args::RunArgs;
 use crate::size::Size;
@@ -54,6 +56,8 @@ struct Run {
     /// Keeps the control page's file open, by which `hugeswap swapoff` finds it.
     _control_file: OwnedFd,
     limit: u64,
+    stats: Option<StatsFile>,
+    unmanaged: unmanaged::Watch,
 }
 
 fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
@@ -64,7 +68,7 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     if no_move {
         evicts_by_copying(args.strict)?;
     }
-    let devices = devices::open_all(args)?;
+    let devices = devices::open_all(args, plan.memory.bytes)?;
     let file = os::sealed_memory_file("hugeswap-control", Control::BYTES as u64)
         .map_err(|e| ours("no control page", e))?;
     let control = map_control(&file)?;
@@ -107,6 +111,7 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     let address = door.address.clone();
     let processes = Processes::new(control, door, handed, Arc::clone(&pages))
         .map_err(|e| ours("programs could not reach the supervisor", e))?;
+    let stats = args.stats_json.as_deref().and_then(StatsFile::open);
     let program = spawn(plan, &address, control, pages)?;
     Ok(Run {
         control,
@@ -116,6 +121,8 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
         processes,
         _control_file: file,
         limit,
+        stats,
+        unmanaged: unmanaged::Watch::new(&plan.library),
     })
 }
 
@@ -249,6 +256,7 @@ impl Run {
         loop {
             cores.look_around(self.processes.present());
             self.bury(&mut cores);
+            self.look_for_strangers(plan, ended_reported.is_none());
             let pressed = arbiter.turn(&self.processes);
             self.processes.tell();
             self.empty_devices();
@@ -341,12 +349,39 @@ impl Run {
         }
     }
 
+    /// Programs that hugeswap is not in are told of; with --strict they end the run.
+    fn look_for_strangers(&mut self, plan: &Plan<'_>, goes_on: bool) {
+        let is_new = self.unmanaged.look(self.program as u32, &self.processes);
+        if is_new && goes_on && plan.args.strict {
+            eprintln!("hugeswap: a program of the run is unmanaged, so --strict ends the run");
+            self.kill_all();
+            self.unmanaged.kill_all();
+        }
+    }
+
     /// The program itself has ended: report, and let the front go.
-    fn finish(&self, plan: &Plan<'_>, s: Status, status: &File, log_seen: &mut u64, stays: bool) {
+    fn finish(
+        &mut self,
+        plan: &Plan<'_>,
+        s: Status,
+        status: &File,
+        log_seen: &mut u64,
+        stays: bool,
+    ) {
         *log_seen = self
             .control
             .read_log(*log_seen, |line| eprintln!("hugeswap: {line}"));
-        self.write_stats(plan, Some(s));
+        // What the loader or a shell can't run ends with 127.
+        if !self.processes.have_come() && matches!(s, Status::Exited(code) if code != 127) {
+            self.unmanaged.never_came(&plan.path.display().to_string());
+        }
+        let figures = self.figures(plan, Some(s));
+        if !self.stats.as_mut().is_some_and(|to| to.write_last(figures)) {
+            self.stats = None;
+        }
+        if let Some(line) = self.unmanaged.summary() {
+            eprintln!("hugeswap: warning: {line}");
+        }
         if plan.args.verbose {
             eprintln!("hugeswap: {}", report::summary(&self.processes.total()));
         }
@@ -355,15 +390,22 @@ impl Run {
         sys::detach_streams(&[2]);
     }
 
-    fn write_stats(&self, plan: &Plan<'_>, ended: Option<Status>) {
-        let Some(path) = &plan.args.stats_json else {
-            return;
+    fn figures(&self, plan: &Plan<'_>, ended: Option<Status>) -> serde_json::Value {
+        let run = report::Run {
+            args: plan.args,
+            program: self.program,
+            memory: plan.memory.bytes,
+            unmanaged: &self.unmanaged,
         };
-        if let Err(e) = report::write(path, &self.processes.total(), plan.memory.bytes, ended) {
-            eprintln!(
-                "hugeswap: warning: can't write the statistics to '{}': {e}",
-                path.display()
-            );
+        report::figures(&run, &self.processes.total(), ended)
+    }
+
+    fn write_stats(&mut self, plan: &Plan<'_>, ended: Option<Status>) {
+        if self.stats.is_some() {
+            let figures = self.figures(plan, ended);
+            self.stats
+                .iter_mut()
+                .for_each(|to| to.write(figures.clone()));
         }
     }
 

@@ -24,3 +24,4 @@ mod swap_out;
 mod swapoff;
 mod syscalls;
 mod thread_ends;
+mod unmanaged;

@@ -101,6 +101,15 @@ impl Run {
         c.args(["run", "--memory"]).arg(format!("{}M", self.memory));
         c.arg("--swap")
             .arg(self.swap.as_deref().unwrap_or(swap_dir.as_os_str()));
+        let has_size = |o: &OsString| o.to_string_lossy().starts_with("--swap-size");
+        let own_place = self
+            .swap
+            .as_ref()
+            .is_none_or(|s| s.as_encoded_bytes().starts_with(b"/"));
+        if own_place && !self.options.iter().any(has_size) {
+            // Whatever room the tests' disk has.
+            c.arg("--swap-size=8G");
+        }
         c.arg("--stats-json").arg(&stats);
         c.args(&self.options).arg("--").args(&self.program);
         c.envs(self.envs.iter().map(|(k, v)| (k, v)));
