@@ -14,6 +14,7 @@ mod inject;
 mod life;
 mod loans;
 mod object;
+mod outside;
 mod processes;
 mod program;
 mod report;

@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use hugeswap::stats::Stats;
 use serde_json::{json, Map, Value};
 
+use super::outside::Outside;
 use super::sys::Status;
 use super::unmanaged;
 use crate::run_args::RunArgs;
@@ -19,6 +20,7 @@ pub struct Run<'a> {
     pub program: i32,
     pub memory: u64,
     pub unmanaged: &'a unmanaged::Watch,
+    pub outside: &'a Outside,
 }
 
 pub fn figures(run: &Run<'_>, s: &Stats, ended: Option<Status>) -> Value {
@@ -53,6 +55,8 @@ pub fn figures(run: &Run<'_>, s: &Stats, ended: Option<Status>) -> Value {
         },
         "unmanaged_programs": run.unmanaged.count_all(),
         "unmanaged_reasons": reasons,
+        "outside_bytes": run.outside.bytes(),
+        "peak_outside_bytes": run.outside.peak(),
         "counters": counters,
         "managed_share": if anon == 0 { Value::Null } else {
             json!(managed as f64 / anon as f64)

@@ -19,7 +19,7 @@ use super::signals;
 use super::stats_file::StatsFile;
 use super::sys::{self, Change, Ended, Process, Status};
 use super::words::{News, GOES_ON};
-use super::{arbiter, core_file, devices, inject, report, unmanaged, zero_copy};
+use super::{arbiter, core_file, devices, inject, outside, report, unmanaged, zero_copy};
 use super::{Failure, EXIT_OURS};
 use crate::os;
 use crate::run_args::RunArgs;
@@ -58,6 +58,7 @@ struct Run {
     limit: u64,
     stats: Option<StatsFile>,
     unmanaged: unmanaged::Watch,
+    outside: outside::Outside,
 }
 
 fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
@@ -111,6 +112,10 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     let address = door.address.clone();
     let processes = Processes::new(control, door, handed, Arc::clone(&pages))
         .map_err(|e| ours("programs could not reach the supervisor", e))?;
+    let ram = devices.iter().filter(|d| d.kind != devices::Kind::File);
+    let ram: Result<Vec<_>, _> = ram.map(|d| d.fd.try_clone().map(File::from)).collect();
+    let ram = ram.map_err(|e| ours("no descriptors", e))?;
+    let outside = outside::Outside::new(plan.memory.bytes, ram);
     let stats = args.stats_json.as_deref().and_then(StatsFile::open);
     let program = spawn(plan, &address, control, pages)?;
     Ok(Run {
@@ -123,6 +128,7 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
         limit,
         stats,
         unmanaged: unmanaged::Watch::new(&plan.library),
+        outside,
     })
 }
 
@@ -222,7 +228,7 @@ fn spawn(
 }
 
 /// How long nothing may happen until is looked again: limits are divided by what processes do meanwhile.
-const LOOK: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_millis(100);
 /// The same while a process waits for its share, or a device is swapped off.
 const LOOK_SOON: Duration = Duration::from_millis(10);
 
@@ -257,6 +263,9 @@ impl Run {
             cores.look_around(self.processes.present());
             self.bury(&mut cores);
             self.look_for_strangers(plan, ended_reported.is_none());
+            if let Some(limit) = self.outside.look(&self.processes, &self.unmanaged) {
+                arbiter.set_limit(limit);
+            }
             let pressed = arbiter.turn(&self.processes);
             self.processes.tell();
             self.empty_devices();
@@ -396,6 +405,7 @@ impl Run {
             program: self.program,
             memory: plan.memory.bytes,
             unmanaged: &self.unmanaged,
+            outside: &self.outside,
         };
         report::figures(&run, &self.processes.total(), ended)
     }

@@ -229,6 +229,12 @@ impl Watch {
         self.counts.values().sum()
     }
 
+    /// The processes that were found to be unmanaged, and are there.
+    pub fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
+        let known = self.strangers.iter().filter(|(_, s)| s.counted);
+        known.map(|(&pid, _)| pid)
+    }
+
     /// For the statistics.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, u32)> + '_ {
         self.counts.iter().map(|(why, &n)| (why.name(), n))
