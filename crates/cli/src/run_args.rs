@@ -14,7 +14,7 @@ The exit status is the program's; 128 + N where signal N ended it.
 
   hugeswap run --memory 512M --swap /var/tmp -- python3 sort.py")]
 pub struct RunArgs {
-    /// Memory that the program's data may occupy, as in 512M or 1.5G [default: what the memory group leaves, or half of what is available]
+    /// Memory that the run may occupy, as in 512M or 1.5G [default: what the memory group leaves, or half of what is available]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub memory: Option<Size>,
 
@@ -39,11 +39,13 @@ pub struct RunArgs {
     #[arg(long)]
     pub no_encrypt: bool,
 
-    /// Write counters to this file as JSON, every second and at the end
+    /// Write counters to this file as JSON, every second and at the end; a pipe, or /dev/stdout, gets a line
+    /// each time
     #[arg(long, value_name = "FILE")]
     pub stats_json: Option<PathBuf>,
 
-    /// End the program with a message instead of going above the limit when swap is full
+    /// End the run with a message instead of going above the limit: when swap is full, or a program of it
+    /// can't be managed
     #[arg(long)]
     pub strict: bool,
 

@@ -28,6 +28,7 @@ mod zero_copy;
 
 pub use devices::absolute;
 pub use program::{check_library, preload_library};
+pub use unmanaged::descendants;
 
 use std::process::ExitCode;
 

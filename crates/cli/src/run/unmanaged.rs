@@ -147,14 +147,8 @@ impl Watch {
         if now < self.next || !processes.sees_proc() {
             return false;
         }
-        let mut around = BTreeSet::new();
         let members = processes.numbers();
-        let mut open: Vec<u32> = members.iter().copied().chain([program]).collect();
-        while let Some(pid) = open.pop() {
-            if pid != 0 && around.insert(pid) {
-                children(pid, &mut open);
-            }
-        }
+        let mut around = descendants(members.iter().copied().chain([program]));
         around.extend(self.strangers.keys());
         let mut is_new = false;
         for pid in around {
@@ -260,6 +254,18 @@ impl Watch {
             }
         }
     }
+}
+
+/// These processes, their children, and so on.
+pub fn descendants(of: impl IntoIterator<Item = u32>) -> BTreeSet<u32> {
+    let mut open: Vec<u32> = of.into_iter().collect();
+    let mut found = BTreeSet::new();
+    while let Some(pid) = open.pop() {
+        if pid != 0 && found.insert(pid) {
+            children(pid, &mut open);
+        }
+    }
+    found
 }
 
 fn children(pid: u32, into: &mut Vec<u32>) {

@@ -21,6 +21,7 @@ mod support;
 mod swap_full;
 mod swap_in;
 mod swap_out;
+mod swap_places;
 mod swapoff;
 mod syscalls;
 mod thread_ends;
