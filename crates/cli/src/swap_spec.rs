@@ -102,7 +102,7 @@ impl Place {
         let bytes = text.as_bytes();
         let (mut end, mut size, mut priority) = (bytes.len(), None, None);
         while let Some(comma) = bytes[..end].iter().rposition(|&b| b == b',') {
-            let word = str::from_utf8(&bytes[comma + 1..end]).unwrap_or("");
+            let word = std::str::from_utf8(&bytes[comma + 1..end]).unwrap_or("");
             if let Some(value) = word.strip_prefix("size=") {
                 let value: Size = value.parse().map_err(|e: SizeError| e.to_string())?;
                 if size.replace(value).is_some() {

@@ -18,24 +18,21 @@ pub fn page(report: &Report) -> Result<String, String> {
     head(&mut body, report);
     const KERNEL: &str = "times as fast as the kernel's swap";
     const FIO: &str = "times as fast as fio";
-    let parts: [(&str, &str, &dyn Fn(&Verdict) -> bool); 3] = [
-        ("On disk", KERNEL, &|v| {
-            v.medium == Medium::Disk && !v.is_of_fio()
-        }),
-        ("In memory", KERNEL, &|v| {
-            v.medium == Medium::Memory && !v.is_of_fio()
-        }),
+    let kernel = |medium| move |v: &&Verdict| v.medium == medium && !v.is_of_fio();
+    let of = |belongs: &dyn Fn(&&Verdict) -> bool| -> Vec<&Verdict> {
+        report.verdicts.iter().filter(|v| belongs(v)).collect()
+    };
+    for (title, axis, verdicts) in [
+        ("On disk", KERNEL, of(&kernel(Medium::Disk))),
+        ("In memory", KERNEL, of(&kernel(Medium::Memory))),
         (
             "On disk, against what the disk can do",
             FIO,
-            &Verdict::is_of_fio,
+            of(&|v| v.is_of_fio()),
         ),
-    ];
-    for (title, axis, belongs) in parts {
-        let bars: Vec<Bar> = report
-            .verdicts
-            .iter()
-            .filter(|v| belongs(v))
+    ] {
+        let bars: Vec<Bar> = verdicts
+            .into_iter()
             .map(|v| Bar {
                 label: format!("{} ({}), {}", v.what, v.threads, v.against),
                 value: v.ratio,
