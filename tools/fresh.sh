@@ -14,6 +14,7 @@ if [ "${1:-}" != inside ]; then
     trap 'rm -rf --one-file-system "$root"' EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM
+    chmod 755 "$root"
     echo "== fresh: a bare Debian 12 in $root"
     debootstrap --variant=minbase bookworm "$root" >"$root.log" 2>&1 || { tail -5 "$root.log" >&2; exit 1; }
     rm -f "$root.log"
@@ -22,13 +23,16 @@ if [ "${1:-}" != inside ]; then
     git ls-files -z --cached --others --exclude-standard | xargs -0 ls -d 2>/dev/null |
         tar -c -T - | tar -x -C "$root/hugeswap"
     cp -L /etc/resolv.conf "$root/etc/resolv.conf"
+    # The network is this machine's, which may stand behind a proxy with a certificate of its own.
+    [ ! -e /etc/ssl/certs/ca-certificates.crt ] || cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl-machine.crt"
     # The mounts are nobody else's, and go with the last process in there.
     status=0
     unshare --mount --propagation private --pid --fork --kill-child bash -ec '
         mount -t proc proc "$0/proc"
         mount --rbind /sys "$0/sys"
         mount --rbind /dev "$0/dev"
-        exec env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
+        [ ! -e "$0/etc/ssl-machine.crt" ] || trust=CARGO_HTTP_CAINFO=/etc/ssl-machine.crt
+        exec env -i ${trust:-} HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
             chroot "$0" /hugeswap/tools/fresh.sh inside' "$root" || status=$?
     exit $status
 fi

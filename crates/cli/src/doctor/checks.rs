@@ -300,13 +300,27 @@ fn directory(name: &'static str, dir: &Path, missing: impl Fn(String) -> Check) 
     }
     match probe::direct_io(dir) {
         Ok(time) => {
-            let free = os::free_bytes(dir).unwrap_or(0);
-            let room = Size::new(free).map_or_else(|| "0".to_owned(), |size| size.to_string());
+            let space = os::space(dir).unwrap_or(os::Space { total: 0, free: 0 });
+            let room = Size::from_bytes(space.free);
             let time = short(time);
-            Check::ok(
+            let chosen = sizing::swap_file(sizing::memory().bytes, space.total, space.free);
+            let check = Check::ok(
                 name,
                 format!("{shown} allows O_DIRECT: 2 MiB out and back in {time}, {room} free"),
-            )
+            );
+            if chosen.bytes < SEGMENT_BYTES {
+                return Check {
+                    verdict: Verdict::Limited,
+                    ..check
+                }
+                .so("a disk keeps a fifth and 10G free, so 'run' refuses without --swap-size")
+                .mend("hugeswap run --swap-size SIZE");
+            }
+            check.so(format!(
+                "without --swap-size 'run' takes up to {}: {}",
+                Size::from_bytes(chosen.bytes),
+                chosen.why
+            ))
         }
         Err(err) if err.kind() == io::ErrorKind::InvalidInput => Check::new(
             name,

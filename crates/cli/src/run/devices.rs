@@ -16,7 +16,7 @@ use super::{signals, Failure};
 use crate::os;
 use crate::run_args::RunArgs;
 use crate::size::Size;
-use crate::sizing;
+use crate::sizing::{self, Chosen};
 use crate::swap_spec::{default_directory, Place, SwapSpec, Target};
 
 /// What kind of device a process opens.
@@ -37,6 +37,8 @@ pub struct Opened {
     pub description: String,
     /// What `hugeswap swapoff` calls it: 'ram', or the absolute path that --swap named.
     pub name: String,
+    /// What its size follows from, if it was chosen here.
+    pub why: Option<String>,
     /// The length that a file had before, if it was made longer: it gets it back.
     shorter: Option<u64>,
 }
@@ -65,6 +67,8 @@ struct Wanted {
     lacks: String,
     /// Nothing was said of its size.
     is_free: bool,
+    /// What its room follows from, if that was chosen here.
+    why: Option<String>,
 }
 
 /// `memory`: what the run has of it.
@@ -119,12 +123,10 @@ pub fn open_all(args: &RunArgs, memory: u64) -> Result<Vec<Opened>, Failure> {
             );
             continue;
         }
-        opened.push(open(
-            args,
-            w,
-            max,
-            total.is_some() || w.place.size.is_some(),
-        )?);
+        let is_given = total.is_some() || w.place.size.is_some();
+        let mut device = open(args, w, max, is_given)?;
+        device.why.clone_from(&w.why);
+        opened.push(device);
     }
     Ok(opened)
 }
@@ -180,6 +182,7 @@ fn shares_disk(a: &Wanted, b: &Wanted) -> bool {
 fn look(args: &RunArgs, memory: u64, place: Place, target: Target) -> Result<Wanted, Failure> {
     let own = place.size.map(|s| s.bytes());
     let is_free = own.is_none() && args.swap_size.is_none();
+    let mut why = None;
     let (room, lacks) = match &target {
         Target::Ram => {
             let half = os::available_memory().unwrap_or(1 << 30) / 2;
@@ -198,7 +201,15 @@ fn look(args: &RunArgs, memory: u64, place: Place, target: Target) -> Result<Wan
             let bytes = FileDevice::bytes_of(path).map_err(|e| Failure::ours(e.to_string()))?;
             (bytes, format!("'{}' is too small for swap", path.display()))
         }
-        Target::Directory(path) | Target::File(path) => file_room(path, memory, own, is_free),
+        Target::Directory(path) | Target::File(path) => {
+            let space = os::space(directory(path)).unwrap_or(os::Space {
+                total: u64::MAX,
+                free: u64::MAX,
+            });
+            let chosen = is_free.then(|| sizing::swap_file(memory, space.total, space.free));
+            why = chosen.as_ref().map(|c| c.why.clone());
+            file_room(path, space.free, own, chosen)
+        }
     };
     if let Some(own) = own.filter(|&own| whole_segments(own) > room) {
         return Err(Failure::ours(format!(
@@ -214,18 +225,14 @@ fn look(args: &RunArgs, memory: u64, place: Place, target: Target) -> Result<Wan
         target,
         lacks,
         is_free,
+        why,
     })
 }
 
 /// What may go to a file, and what to say if it is too little.
-fn file_room(path: &Path, memory: u64, own: Option<u64>, is_free: bool) -> (u64, String) {
-    let space = os::space(directory(path)).unwrap_or(os::Space {
-        total: u64::MAX,
-        free: u64::MAX,
-    });
-    let (path, has) = (path.display(), Size::from_bytes(space.free));
-    let (room, lacks) = if is_free {
-        let chosen = sizing::swap_file(memory, space.total, space.free);
+fn file_room(path: &Path, free: u64, own: Option<u64>, chosen: Option<Chosen>) -> (u64, String) {
+    let (path, has) = (path.display(), Size::from_bytes(free));
+    let (room, lacks) = if let Some(chosen) = chosen {
         let why = format!(
             "there is no room for swap at '{path}': {has} are free, and without --swap-size the disk \
              keeps a fifth and 10G free; give --swap-size, or another place with --swap"
@@ -233,7 +240,7 @@ fn file_room(path: &Path, memory: u64, own: Option<u64>, is_free: bool) -> (u64,
         (chosen.bytes, why)
     } else {
         // What the disk has, less a tenth that is left to others; or what was asked for.
-        let room = space.free - own.map_or(space.free / 10, |_| 0);
+        let room = free - own.map_or(free / 10, |_| 0);
         let why = format!(
             "there is no room for swap at '{path}': {has} are free; name another place with --swap"
         );
@@ -349,6 +356,7 @@ fn open_file(path: &Path, max: u64) -> Result<Opened, Failure> {
         fd,
         max_bytes: max,
         kind: Kind::File,
+        why: None,
         shorter: (had < max).then_some(had),
     })
 }
@@ -372,6 +380,7 @@ fn open_block(args: &RunArgs, path: &Path, max: u64) -> Result<Opened, Failure> 
         fd,
         max_bytes: whole_segments(max.min(device.capacity())),
         kind: Kind::File,
+        why: None,
         shorter: None,
     })
 }
@@ -397,6 +406,7 @@ fn open_ram(max: u64, filled: bool) -> Result<Opened, Failure> {
         fd: OwnedFd::from(file),
         max_bytes: max,
         kind: if filled { Kind::FilledRam } else { Kind::Ram },
+        why: None,
         shorter: None,
     })
 }

@@ -97,7 +97,11 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
             plan.memory.why,
             devices
                 .iter()
-                .map(|d| format!("{} up to {}", d.description, Size::from_bytes(d.max_bytes)))
+                .map(|d| {
+                    let why = d.why.iter().map(|why| format!(" ({why})"));
+                    let size = Size::from_bytes(d.max_bytes);
+                    format!("{} up to {size}{}", d.description, why.collect::<String>())
+                })
                 .collect::<Vec<_>>()
                 .join(", ")
         );

@@ -13,7 +13,7 @@ fn hog(megabytes: &str) -> [String; 2] {
 fn sizes(done: &Done) -> Vec<&str> {
     let line = done.stderr.lines().next().unwrap();
     let parts = line.split(" up to ").skip(1);
-    parts.map(|p| p.split(',').next().unwrap()).collect()
+    parts.map(|p| p.split([',', ' ']).next().unwrap()).collect()
 }
 
 /// The total is for both, and neither is refused for want of it.
