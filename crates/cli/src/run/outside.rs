@@ -21,9 +21,18 @@ use crate::cgroup::Own;
 const ALLOWED: u64 = 4 << 20;
 /// The managed part is never made smaller than that: engines could do no work.
 const FLOOR: u64 = 32 << 20;
-/// Looks come no closer together, and take no more than a hundredth of the time.
+/// Looks come no closer together, and take no more than such a part of the time.
 const BETWEEN: Duration = Duration::from_millis(100);
 const SHARE: u32 = 100;
+/// The same while it grows, and while a run is new.
+const BETWEEN_URGENT: Duration = Duration::from_millis(10);
+const SHARE_URGENT: u32 = 10;
+/// For so long after the start, and after it grew, it may grow fast.
+const NEW: Duration = Duration::from_secs(2);
+/// Less than that is no growth.
+const GROWTH: u64 = 256 << 10;
+/// At most so much is expected to come until the next look.
+const EXPECTED: u64 = 32 << 20;
 /// How often it is looked who is in the group.
 const GROUP: Duration = Duration::from_secs(1);
 /// What is found larger counts at once; smaller, when it has been so for this many looks.
@@ -43,6 +52,8 @@ pub struct Outside {
     memory: u64,
     front: u32,
     next: Instant,
+    urgent_until: Instant,
+    last: u64,
     recent: [u64; KEPT],
     at: usize,
     peak: u64,
@@ -59,6 +70,8 @@ impl Outside {
             memory,
             front: std::os::unix::process::parent_id(),
             next: Instant::now(),
+            urgent_until: Instant::now() + NEW,
+            last: 0,
             recent: [0; KEPT],
             at: 0,
             peak: 0,
@@ -74,6 +87,11 @@ impl Outside {
 
     pub fn peak(&self) -> u64 {
         self.peak
+    }
+
+    /// Whether it is to be looked again soon.
+    pub fn is_urgent(&self) -> bool {
+        Instant::now() < self.urgent_until
     }
 
     /// What the managed part may have, if it is time to look.
@@ -99,11 +117,22 @@ impl Outside {
             None => all.iter().map(|&pid| of_process(pid)).sum(),
         };
         // What came or went meanwhile is nobody's fault.
-        self.recent[self.at] = used.saturating_sub(before.max(managed()));
+        let outside = used.saturating_sub(before.max(managed()));
+        let growth = outside.saturating_sub(self.last);
+        self.last = outside;
+        self.recent[self.at] = outside;
         self.at = (self.at + 1) % KEPT;
-        self.peak = self.peak.max(self.bytes());
-        self.next = now + BETWEEN.max(now.elapsed() * SHARE);
-        let limit = managed_limit(self.memory, self.bytes());
+        self.peak = self.peak.max(outside);
+        if growth > GROWTH {
+            self.urgent_until = now + NEW;
+        }
+        self.next = now
+            + match self.is_urgent() {
+                true => BETWEEN_URGENT.max(now.elapsed() * SHARE_URGENT),
+                false => BETWEEN.max(now.elapsed() * SHARE),
+            };
+        // What grew since the last look goes on growing until the next.
+        let limit = managed_limit(self.memory, self.bytes() + growth.min(EXPECTED));
         if limit == FLOOR.min(self.memory) && !self.is_told {
             self.is_told = true;
             eprintln!(

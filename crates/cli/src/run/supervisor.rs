@@ -308,11 +308,16 @@ impl Run {
                 return 0;
             }
             let leaving = usages.iter().any(|u| u.phase == Phase::Leaving);
-            self.processes
-                .wait(match pressed || leaving || self.processes.are_settling() {
+            self.processes.wait(
+                match pressed
+                    || leaving
+                    || self.processes.are_settling()
+                    || self.outside.is_urgent()
+                {
                     true => LOOK_SOON,
                     false => LOOK,
-                });
+                },
+            );
         }
     }
 

@@ -11,6 +11,7 @@ mod kill;
 mod limits;
 mod lives;
 mod memory;
+mod outside;
 mod pass_through;
 mod processes;
 mod programs;
