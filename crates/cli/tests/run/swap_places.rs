@@ -2,8 +2,9 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::process::Command;
 
-use crate::support::{compile, Dir, Done, Mount, Run};
+use crate::support::{compile, hugeswap, Dir, Done, Mount, Run};
 
 fn hog(megabytes: &str) -> [String; 2] {
     [compile("hog").display().to_string(), megabytes.into()]
@@ -96,4 +97,47 @@ fn a_file_keeps_its_length() {
         Run::new(64, hog("96")).swap(&path).ok();
         assert!(len >= 32 << 20 || after.blocks() * 512 <= len, "{after:?}");
     }
+}
+
+/// Data that nobody knows is not thrown away without being asked for, and `doctor` says the same.
+#[test]
+fn a_block_device_with_data() {
+    let dir = Dir::new("block");
+    let image = dir.join("image");
+    fs::write(&image, [b"a diary".as_slice(), &[0; 4096]].concat()).unwrap();
+    File::options()
+        .write(true)
+        .open(&image)
+        .unwrap()
+        .set_len(200 << 20)
+        .unwrap();
+    let losetup = |args: &[&str]| {
+        let output = Command::new("losetup").args(args).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    let device = losetup(&["--find", "--show", image.to_str().unwrap()]);
+    let run = || Run::new(64, hog("128")).swap(&device);
+    let doctor = || {
+        let mut doctor = Command::new(hugeswap());
+        let output = doctor.args(["doctor", "--swap", &device]).output().unwrap();
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .contains("--overwrite")
+    };
+    let (refused, is_said) = (run().go(), doctor());
+    let done = run().option("--overwrite").go();
+    // From then on it is known as ours.
+    let (again, is_still_said) = (run().go(), doctor());
+    losetup(&["--detach", &device]);
+    assert_eq!(refused.code(), Some(125), "{refused}");
+    assert!(
+        refused.stderr.contains("--overwrite") && is_said,
+        "{refused}"
+    );
+    for done in [done, again] {
+        assert!(done.status.success(), "{done}");
+        done.has_swapped();
+    }
+    assert!(!is_still_said);
 }
