@@ -26,7 +26,7 @@ const BETWEEN: Duration = Duration::from_millis(100);
 const SHARE: u32 = 100;
 /// The same while it grows, and while a run is new.
 const BETWEEN_URGENT: Duration = Duration::from_millis(10);
-const SHARE_URGENT: u32 = 10;
+const SHARE_URGENT: u32 = 20;
 /// For so long after the start, and after it grew, it may grow fast.
 const NEW: Duration = Duration::from_secs(2);
 /// Less than that is no growth.
@@ -89,9 +89,9 @@ impl Outside {
         self.peak
     }
 
-    /// Whether it is to be looked again soon.
-    pub fn is_urgent(&self) -> bool {
-        Instant::now() < self.urgent_until
+    /// How long until the next look.
+    pub fn rests(&self) -> Duration {
+        self.next.saturating_duration_since(Instant::now())
     }
 
     /// What the managed part may have, if it is time to look.
@@ -127,7 +127,7 @@ impl Outside {
             self.urgent_until = now + NEW;
         }
         self.next = now
-            + match self.is_urgent() {
+            + match now < self.urgent_until {
                 true => BETWEEN_URGENT.max(now.elapsed() * SHARE_URGENT),
                 false => BETWEEN.max(now.elapsed() * SHARE),
             };

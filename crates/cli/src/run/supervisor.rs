@@ -308,16 +308,11 @@ impl Run {
                 return 0;
             }
             let leaving = usages.iter().any(|u| u.phase == Phase::Leaving);
-            self.processes.wait(
-                match pressed
-                    || leaving
-                    || self.processes.are_settling()
-                    || self.outside.is_urgent()
-                {
-                    true => LOOK_SOON,
-                    false => LOOK,
-                },
-            );
+            let soon = pressed || leaving || self.processes.are_settling();
+            self.processes.wait(match soon {
+                true => LOOK_SOON,
+                false => self.outside.rests().clamp(LOOK_SOON, LOOK),
+            });
         }
     }
 

@@ -132,6 +132,8 @@ pub struct Watch {
 
 impl Watch {
     pub fn new(library: &Path) -> Watch {
+        // Maps show what a link leads to.
+        let library = library.canonicalize().unwrap_or_else(|_| library.into());
         let name = library.file_name().unwrap_or_default();
         Watch {
             library: name.to_string_lossy().into_owned(),
