@@ -14,6 +14,10 @@ use crate::mm::PAGE_SIZE;
 /// Marks an existing file as ours, so that it may be used again after a run that was killed.
 const MARK: &CStr = c"user.hugeswap";
 
+/// How often a block device in use is tried again, and after how many microseconds.
+const BUSY_TRIES: u32 = 50;
+const BUSY_PAUSE: u32 = 20_000;
+
 const READ_WRITE: i32 = libc::O_RDWR | libc::O_NOCTTY | libc::O_NONBLOCK;
 
 impl FileDevice {
@@ -212,14 +216,22 @@ impl Place<'_> {
     }
 
     fn examine_block(&self, name: &CStr) -> Result<(OwnedFd, u64), OpenError> {
-        let fd = self
-            .try_direct(None, name, READ_WRITE | libc::O_EXCL)
-            .map_err(|errno| match errno {
-                libc::EBUSY => OpenError::InUse {
-                    path: self.path.into(),
-                },
-                errno => self.os("open", errno),
-            })?;
+        let open = || self.try_direct(None, name, READ_WRITE | libc::O_EXCL);
+        let mut opened = open();
+        // Of a run that has just ended the kernel may still be taking rings down.
+        for _ in 0..BUSY_TRIES {
+            if !matches!(opened, Err(libc::EBUSY)) {
+                break;
+            }
+            os::sleep_micros(BUSY_PAUSE);
+            opened = open();
+        }
+        let fd = opened.map_err(|errno| match errno {
+            libc::EBUSY => OpenError::InUse {
+                path: self.path.into(),
+            },
+            errno => self.os("open", errno),
+        })?;
         // Opening one for writing is not refused.
         if os::block_is_read_only(fd.as_fd()) == Ok(true) {
             return Err(self.os("write to", libc::EROFS));
