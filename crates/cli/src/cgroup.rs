@@ -187,12 +187,9 @@ impl Own {
         let used = read_number(&self.path.join(usage))?;
         let stat = fs::read_to_string(self.path.join("memory.stat")).ok()?;
         let entry = |name: &str| entry_of(&stat, name).unwrap_or(0);
-        let kept = match self.version {
-            Version::V1 => ["shmem", "dirty", "writeback"],
-            Version::V2 => ["shmem", "file_dirty", "file_writeback"],
-        };
-        let kept: u64 = kept.iter().map(|n| entry(&format!("{prefix}{n}"))).sum();
-        Some(used.saturating_sub(entry(cache).saturating_sub(kept)))
+        // What is dirty goes to its file when there is need.
+        let files = entry(cache).saturating_sub(entry(&format!("{prefix}shmem")));
+        Some(used.saturating_sub(files))
     }
 
     /// The directory in which a child with a limit can be made.

@@ -37,6 +37,8 @@ const EXPECTED: u64 = 32 << 20;
 const GROUP: Duration = Duration::from_secs(1);
 /// What is found larger counts at once; smaller, when it has been so for this many looks.
 const KEPT: usize = 8;
+/// After so many looks in which it was too much, it is said.
+const TOLD_AFTER: u32 = 50;
 /// The stack of a thread in the kernel.
 const KERNEL_STACK: u64 = 16 << 10;
 
@@ -60,7 +62,8 @@ pub struct Outside {
     group: Group,
     /// Memory in place of a disk, which the group is charged for.
     ram: Vec<File>,
-    is_told: bool,
+    /// For how many looks it has been too much.
+    too_much: u32,
 }
 
 impl Outside {
@@ -77,7 +80,7 @@ impl Outside {
             peak: 0,
             group: Group::find(),
             ram,
-            is_told: false,
+            too_much: 0,
         }
     }
 
@@ -133,8 +136,12 @@ impl Outside {
             };
         // What grew since the last look goes on growing until the next.
         let limit = managed_limit(self.memory, self.bytes() + growth.min(EXPECTED));
-        if limit == FLOOR.min(self.memory) && !self.is_told {
-            self.is_told = true;
+        if limit > FLOOR {
+            self.too_much = 0;
+            return Some(limit);
+        }
+        self.too_much = self.too_much.saturating_add(1);
+        if self.too_much == TOLD_AFTER {
             eprintln!(
                 "hugeswap: warning: {} of the run's memory can't be swapped (stacks, code, small mappings): \
                  more than --memory leaves room for, so the run goes above it",
