@@ -241,6 +241,12 @@ pub fn kill(pid: i32) -> io::Result<()> {
     }
 }
 
+/// Files that become larger than this process may write are an error, and not its end.
+pub fn ignore_file_size_signal() {
+    // SAFETY: no memory is passed.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// Leaves the terminal's process group, so that Ctrl-C goes to the parent
 /// alone.
 pub fn new_session() -> io::Result<()> {

@@ -15,12 +15,14 @@ use hugeswap::control::{
 use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
 
 use crate::bench::progress::Progress;
-use crate::run::absolute;
+use crate::run::{absolute, descendants};
 use crate::size::Size;
 use crate::undo::Interrupt;
 
 /// How often is looked.
 const LOOK: Duration = Duration::from_millis(20);
+/// Without progress for so long it is looked who is stopped.
+const STALLED: Duration = Duration::from_millis(500);
 /// Without progress for so long it is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -256,6 +258,17 @@ impl Run {
         }
     }
 
+    /// A process of the run that is stopped, if one is.
+    fn stopped(&self) -> Option<u32> {
+        let all = descendants([self.supervisor]);
+        let is_stopped = |pid: &u32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+            state.is_some_and(|s| s.starts_with(['T', 't']))
+        };
+        all.into_iter().find(is_stopped)
+    }
+
     /// Bytes in swap, of all living processes.
     fn swapped(&self) -> u64 {
         self.control.totals.swapped_bytes.load(Relaxed)
@@ -327,6 +340,7 @@ impl Run {
         let moved = || self.control.totals.swapoff_pages.load(Relaxed);
         let before = moved();
         let mut last = (0, 0, began);
+        let mut told = None;
         let mut progress = Progress::new();
         loop {
             let now = self.orders.usage(d);
@@ -350,6 +364,16 @@ impl Run {
                     PATIENCE.as_secs()
                 ));
             }
+            let waits = last.2.elapsed() > STALLED;
+            let stopped = waits.then(|| self.stopped()).flatten();
+            if let Some(pid) = stopped.filter(|_| stopped != told) {
+                progress.clear();
+                errln!(
+                    "hugeswap: waits for process {pid}, which is stopped and moves nothing: \
+                     'kill -CONT {pid}' lets it go on"
+                );
+            }
+            told = stopped.or(told);
             let (gone, left) = (
                 pages.saturating_sub(before) * PAGE_SIZE as u64,
                 (clusters * PMD_SIZE) as u64,

@@ -6,13 +6,16 @@ use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use hugeswap::control::Control;
+use hugeswap::sys::probe::{self, Limit};
+
 use super::signals::{self, Came};
 use super::sys::{self, Process, Side, Status};
 use super::words::{News, GOES_ON};
 use super::{program, supervisor, Failure};
 use crate::run_args::RunArgs;
 use crate::size::Size;
-use crate::sizing::{self, Chosen, LEAST_MEMORY};
+use crate::sizing::{self, Chosen, LEAST_ADDRESSES, LEAST_MEMORY};
 
 /// Everything that can go wrong before the program runs is found out here, in one process.
 pub fn run(args: &RunArgs) -> Result<u8, Failure> {
@@ -21,7 +24,11 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let path = program::find(name)?;
     program::check_manageable(&path)?;
     let library = program::preload_library()?;
+    program::check_library(&library)?;
     check_kernel(args)?;
+    check_addresses()?;
+    signals::outgrow_files();
+    check_file_size()?;
 
     let (status_in, status_out) =
         sys::pipe().map_err(|e| Failure::ours(format!("no pipe: {e}")))?;
@@ -111,6 +118,32 @@ fn check_kernel(args: &RunArgs) -> Result<(), Failure> {
 
 /// A supervisor that is stopped is waited for so long: programs that want swap from it stand still.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The engine needs room among the program's addresses.
+fn check_addresses() -> Result<(), Failure> {
+    match probe::limit(Limit::AddressSpace) {
+        Ok(Some(limit)) if limit < LEAST_ADDRESSES => Err(Failure::ours(format!(
+            "'ulimit -v' is {}, and hugeswap needs {} of addresses (not of memory) in each process: \
+             run 'ulimit -v unlimited' first; --memory bounds what the program uses",
+            Size::from_bytes(limit),
+            Size::from_bytes(LEAST_ADDRESSES)
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The control page is a file of memory, and what limits files limits it too.
+fn check_file_size() -> Result<(), Failure> {
+    let least = Control::BYTES as u64;
+    match probe::limit(Limit::FileSize) {
+        Ok(Some(limit)) if limit < least => Err(Failure::ours(format!(
+            "'ulimit -f' allows files of {} only, and hugeswap itself needs {}: run 'ulimit -f unlimited' first",
+            Size::from_bytes(limit),
+            Size::from_bytes(least)
+        ))),
+        _ => Ok(()),
+    }
+}
 
 struct Front {
     news: File,

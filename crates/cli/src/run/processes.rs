@@ -149,6 +149,8 @@ pub struct Processes {
     past: Box<Stats>,
     /// The run ends: whoever comes is killed.
     ends: bool,
+    /// Some program of the run has registered.
+    has_come: bool,
 }
 
 impl Door {
@@ -263,6 +265,7 @@ impl Processes {
             sweeps: Sweeps::new(),
             past: Box::default(),
             ends: false,
+            has_come: false,
         })
     }
 
@@ -282,6 +285,23 @@ impl Processes {
                 && !m.is_replaced
                 && !matches!(self.life.stage(id), None | Some(Stage::Ended))
         })
+    }
+
+    /// The processes of images that speak.
+    pub fn numbers(&self) -> BTreeSet<u32> {
+        let live =
+            |(&id, m): (&Id, &Member)| (self.life.stage(id) == Some(Stage::Live)).then_some(m.pid);
+        self.members.iter().filter_map(live).collect()
+    }
+
+    /// Whether `/proc` tells of processes by the numbers that we know them by.
+    pub fn sees_proc(&self) -> bool {
+        self.proc_is_ours
+    }
+
+    /// Whether any program of the run has registered, ever.
+    pub fn have_come(&self) -> bool {
+        self.has_come
     }
 
     /// All images together, those that are gone included.
@@ -495,6 +515,7 @@ impl Processes {
             Some(id) if self.life.speak(id) => id,
             Some(_) => return Err(Errno::ESRCH),
         };
+        self.has_come = true;
         self.poller.remove(&guest.socket);
         if let Some(p) = process.as_ref().filter(|_| self.ends) {
             p.kill();

@@ -20,9 +20,11 @@ use hugeswap::sys::futex::{self, Scope};
 use super::owners::{Owners, Swap};
 use super::processes::{Door, Pages, Processes};
 use super::signals;
+use super::stats_file::StatsFile;
 use super::sys::{self, Change, Ended, Process, Status};
 use super::words::{News, GOES_ON};
-use super::{arbiter, core_file, devices, inject, report, zero_copy, Failure, EXIT_OURS};
+use super::{arbiter, core_file, devices, inject, outside, report, unmanaged, zero_copy};
+use super::{Failure, EXIT_OURS};
 use crate::os;
 use crate::run_args::RunArgs;
 use crate::size::Size;
@@ -60,6 +62,9 @@ struct Run {
     /// Of the control page and of the orders: `hugeswap swapoff` finds them here.
     _files: [OwnedFd; 2],
     limit: u64,
+    stats: Option<StatsFile>,
+    unmanaged: unmanaged::Watch,
+    outside: outside::Outside,
 }
 
 fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
@@ -70,7 +75,7 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     if no_move {
         evicts_by_copying(args.strict)?;
     }
-    let devices = devices::open_all(args)?;
+    let devices = devices::open_all(args, plan.memory.bytes)?;
     // A huge page keeps a page table in reserve, base pages need one.
     let limit = plan.memory.bytes - plan.memory.bytes / hugeswap::engine::OVERHEAD_SHARE;
     let (file, control) = control_page(
@@ -95,7 +100,11 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
             plan.memory.why,
             devices
                 .iter()
-                .map(|d| format!("{} up to {}", d.description, Size::from_bytes(d.max_bytes)))
+                .map(|d| {
+                    let why = d.why.iter().map(|why| format!(" ({why})"));
+                    let size = Size::from_bytes(d.max_bytes);
+                    format!("{} up to {size}{}", d.description, why.collect::<String>())
+                })
                 .collect::<Vec<_>>()
                 .join(", ")
         );
@@ -112,6 +121,11 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     let pages_of = Arc::clone(&pages);
     let processes = Processes::new((control, orders), Arc::clone(&swap), door, handed, pages_of)
         .map_err(|e| ours("programs could not reach the supervisor", e))?;
+    let ram = devices.iter().filter(|d| d.kind != devices::Kind::File);
+    let ram: Result<Vec<_>, _> = ram.map(|d| d.fd.try_clone().map(File::from)).collect();
+    let ram = ram.map_err(|e| ours("no descriptors", e))?;
+    let outside = outside::Outside::new(plan.memory.bytes, ram);
+    let stats = args.stats_json.as_deref().and_then(StatsFile::open);
     let program = spawn(plan, &address, control, pages)?;
     Ok(Run {
         control,
@@ -123,6 +137,9 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
         processes,
         _files: [file, orders_file],
         limit,
+        stats,
+        unmanaged: unmanaged::Watch::new(&plan.library),
+        outside,
     })
 }
 
@@ -234,7 +251,7 @@ fn spawn(plan: &Plan<'_>, address: &str, control: Writer, pages: Pages) -> Resul
 }
 
 /// How long nothing may happen until is looked again: limits are divided by what processes do meanwhile.
-const LOOK: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_millis(100);
 /// The same while a process waits for its share, or a device is swapped off.
 const LOOK_SOON: Duration = Duration::from_millis(10);
 
@@ -277,6 +294,10 @@ impl Run {
                 .bury(|id, m, borrows| cores.is_busy(id, m, borrows, &devices));
             self.processes.settle_loans();
             self.swap.settle();
+            self.look_for_strangers(plan, ended_reported.is_none());
+            if let Some(limit) = self.outside.look(&self.processes, &self.unmanaged) {
+                arbiter.set_limit(limit);
+            }
             let pressed = arbiter.turn(&self.processes);
             self.processes.tell();
             self.empty_devices();
@@ -313,11 +334,11 @@ impl Run {
                 return 0;
             }
             let leaving = usages.iter().any(|u| u.phase == Phase::Leaving);
-            self.processes
-                .wait(match pressed || leaving || self.processes.are_settling() {
-                    true => LOOK_SOON,
-                    false => LOOK,
-                });
+            let soon = pressed || leaving || self.processes.are_settling();
+            self.processes.wait(match soon {
+                true => LOOK_SOON,
+                false => self.outside.rests().clamp(LOOK_SOON, LOOK),
+            });
         }
     }
 
@@ -366,10 +387,30 @@ impl Run {
         }
     }
 
+    /// Programs that hugeswap is not in are told of; with --strict they end the run.
+    fn look_for_strangers(&mut self, plan: &Plan<'_>, goes_on: bool) {
+        let is_new = self.unmanaged.look(self.program as u32, &self.processes);
+        if is_new && goes_on && plan.args.strict {
+            eprintln!("hugeswap: a program of the run is unmanaged, so --strict ends the run");
+            self.kill_all();
+            self.unmanaged.kill_all();
+        }
+    }
+
     /// The program itself has ended: report, and let the front go.
     fn finish(&mut self, plan: &Plan<'_>, s: Status, status: &File, stays: bool) {
         self.processes.print_logs();
-        self.write_stats(plan, Some(s));
+        // What the loader or a shell can't run ends with 127.
+        if !self.processes.have_come() && matches!(s, Status::Exited(code) if code != 127) {
+            self.unmanaged.never_came(&plan.path.display().to_string());
+        }
+        let figures = self.figures(plan, Some(s));
+        if !self.stats.as_mut().is_some_and(|to| to.write_last(figures)) {
+            self.stats = None;
+        }
+        if let Some(line) = self.unmanaged.summary() {
+            eprintln!("hugeswap: warning: {line}");
+        }
         if plan.args.verbose {
             eprintln!("hugeswap: {}", report::summary(&self.processes.total()));
         }
@@ -378,15 +419,23 @@ impl Run {
         sys::detach_streams(&[2]);
     }
 
-    fn write_stats(&self, plan: &Plan<'_>, ended: Option<Status>) {
-        let Some(path) = &plan.args.stats_json else {
-            return;
+    fn figures(&self, plan: &Plan<'_>, ended: Option<Status>) -> serde_json::Value {
+        let run = report::Run {
+            args: plan.args,
+            program: self.program,
+            memory: plan.memory.bytes,
+            unmanaged: &self.unmanaged,
+            outside: &self.outside,
         };
-        if let Err(e) = report::write(path, &self.processes.total(), plan.memory.bytes, ended) {
-            eprintln!(
-                "hugeswap: warning: can't write the statistics to '{}': {e}",
-                path.display()
-            );
+        report::figures(&run, &self.processes.total(), ended)
+    }
+
+    fn write_stats(&mut self, plan: &Plan<'_>, ended: Option<Status>) {
+        if self.stats.is_some() {
+            let figures = self.figures(plan, ended);
+            self.stats
+                .iter_mut()
+                .for_each(|to| to.write(figures.clone()));
         }
     }
 
