@@ -1,8 +1,10 @@
 //! What is resident, against what may be: the limit that `--memory` promises.
 #![allow(unsafe_code)]
 
+use crate::control::link::Request;
 use crate::control::{Control, Proc};
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+use crate::sys::thread;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
 
 /// The account of one process, in base pages. Program pages and staging folios are charged
 /// before they exist and uncharged after they are gone, so the sum is never too small.
@@ -11,14 +13,42 @@ pub struct Charge {
     /// This image's number in the run, and its page; both change in a forked child.
     id: AtomicU32,
     proc: AtomicPtr<Proc>,
+    /// The connection with the supervisor, in the table of the engine's threads.
+    line: AtomicI32,
 }
 
 impl Charge {
-    pub fn new(control: &'static Control, id: u32, proc: &'static Proc) -> Charge {
+    pub fn new(control: &'static Control, id: u32, proc: &'static Proc, line: i32) -> Charge {
         Charge {
             control,
             id: AtomicU32::new(id),
             proc: AtomicPtr::new(core::ptr::from_ref(proc).cast_mut()),
+            line: AtomicI32::new(line),
+        }
+    }
+
+    pub fn set_line(&self, line: i32) {
+        self.line.store(line, Relaxed);
+    }
+
+    pub fn line(&self) -> i32 {
+        self.line.load(Relaxed)
+    }
+
+    /// Leaves a line for the supervisor to print.
+    pub fn log(&self, line: &str) {
+        self.proc().log(line);
+        self.call();
+    }
+
+    /// Calls the supervisor's attention to this process's page, without waiting. Only the engine's
+    /// threads can; for others the number is a file of the program's.
+    pub fn call(&self) {
+        let (p, tid) = (self.proc(), thread::gettid());
+        let is_engine = p.engine_tids[..2].iter().any(|t| t.load(Relaxed) == tid);
+        if is_engine && p.called.swap(1, AcqRel) == 0 {
+            // If the supervisor is gone the handler finds out.
+            let _ = Request::Call.send(self.line());
         }
     }
 

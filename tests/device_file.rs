@@ -340,13 +340,14 @@ struct Loop {
 
 impl Loop {
     fn new(name: &str, bytes: u64) -> Self {
+        Self::with(name, bytes, &[])
+    }
+    fn with(name: &str, bytes: u64, options: &[&str]) -> Self {
         let dir = Dir::new(name);
         let image = dir.path("image");
         private(&image).set_len(bytes).expect("size");
-        let path = run(
-            "losetup",
-            &["--find", "--show", image.to_str().expect("text")],
-        );
+        let more = ["--find", "--show", image.to_str().expect("text")];
+        let path = run("losetup", &[options, &more].concat());
         Self {
             path: path.into(),
             _dir: dir,
@@ -378,18 +379,21 @@ fn a_block_device_is_used_whole() {
         assert!(device.is_direct());
         assert_eq!(
             (device.capacity(), device.max_bytes()),
-            (16 * MIB, 16 * MIB)
+            (16 * MIB - 4096, 16 * MIB - 4096),
+            "the last page is the mark's"
         );
         assert_eq!(
             device.grow(17 * MIB),
-            Err(DeviceError::LimitReached { limit: 16 * MIB })
+            Err(DeviceError::LimitReached {
+                limit: 16 * MIB - 4096
+            })
         );
         let mut queue = device.queue(4).expect("queue");
-        for block in 0..8 {
+        for block in 0..7 {
             write(&mut *queue, block * 512, 512, block + 1).expect("write");
         }
         device.discard(2 * MIB, 2 * MIB).expect("discard");
-        for block in 0..8 {
+        for block in 0..7 {
             let versions: &[u64] = if block == 1 { &[0, 2] } else { &[block + 1] };
             expect(&mut *queue, block * 512, 512, versions);
         }
@@ -403,7 +407,7 @@ fn a_block_device_is_used_whole() {
     let small = open(&disk.path).map(|device| device.capacity());
     assert_eq!(
         small,
-        Ok(16 * MIB),
+        Ok(16 * MIB - 4096),
         "at most the limit and at most the device"
     );
 }
@@ -457,5 +461,38 @@ fn a_block_device_with_contents_is_refused() {
     raw.write_all_at(&[0; 1 << 20], 0).expect("wipe");
     raw.sync_all().expect("sync");
     drop(raw);
-    open(&disk.path).expect("nothing on it any more");
+    open(&disk.path).expect("nothing known on it any more, and it is marked as ours");
+}
+
+#[test]
+fn a_block_device_with_unknown_data_is_refused() {
+    let _alone = alone();
+    let disk = Loop::new("unknown", 64 * MIB);
+    let raw = |at: u64| {
+        let raw = OpenOptions::new().write(true).open(&disk.path);
+        let raw = raw.expect("open");
+        raw.write_all_at(b"a diary", at).expect("write");
+        raw.sync_all().expect("sync");
+    };
+    raw(12345);
+    let unknown = refused(&disk.path);
+    assert!(
+        matches!(unknown, OpenError::UnknownData { .. }),
+        "{unknown}"
+    );
+    assert!(unknown.to_string().contains("--overwrite"));
+    let mut options = Options::new(64 * MIB);
+    options.overwrite = true;
+    drop(FileDevice::open(&disk.path, &options).expect("overwritten"));
+    raw(54321);
+    open(&disk.path).expect("swap of an earlier run");
+}
+
+#[test]
+fn a_read_only_block_device_is_refused() {
+    let _alone = alone();
+    let disk = Loop::with("read-only", 64 * MIB, &["--read-only"]);
+    let error = refused(&disk.path);
+    let is_read_only = matches!(error, OpenError::Os { errno, .. } if errno == libc::EROFS || errno == libc::EACCES);
+    assert!(is_read_only, "{error}");
 }

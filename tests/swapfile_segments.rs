@@ -129,7 +129,8 @@ impl Model {
             }
             Op::Offline(seg) => {
                 let may = self.online[seg as usize] && self.of(seg).iter().all(|s| s.is_free());
-                assert_eq!(self.space.offline(self.segment(seg)), may);
+                let gone = self.space.offline(self.segment(seg));
+                assert_eq!(gone, if may { (1 << (SEGMENT / 512)) - 1 } else { 0 });
                 self.online[seg as usize] &= !may;
             }
             Op::Alloc(nr) => {

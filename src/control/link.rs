@@ -24,6 +24,11 @@ pub enum Request {
     Fork,
     /// The parent has no hold of the child's place any more: there is a child, or there is none.
     Forked { place: Place },
+    /// There is something new in its page.
+    Call,
+    /// Descriptor: the userfaultfd of its program's memory, for the time when its engine is gone and
+    /// somebody else still uses that memory.
+    Faults,
 }
 
 /// What it is answered.
@@ -83,6 +88,8 @@ impl Request {
             Request::Child { layout, place } => [2, layout, place.id.into(), place.key],
             Request::Fork => [3, 0, 0, 0],
             Request::Forked { place } => [4, 0, place.id.into(), place.key],
+            Request::Call => [5, 0, 0, 0],
+            Request::Faults => [6, 0, 0, 0],
         }
     }
 
@@ -104,6 +111,8 @@ impl Request {
             },
             3 => Request::Fork,
             4 => Request::Forked { place: place()? },
+            5 => Request::Call,
+            6 => Request::Faults,
             _ => return None,
         })
     }
@@ -112,12 +121,13 @@ impl Request {
         send(socket, &self.packet(), &[])
     }
 
+    pub fn send_with(self, socket: i32, fd: i32) -> Result<(), Errno> {
+        send(socket, &self.packet(), &[fd])
+    }
+
     /// The next one; None if the packet is none of these. Without waiting.
-    pub fn receive(socket: i32) -> Result<Received<Option<Request>>, Errno> {
-        let mut fds = Descriptors::default();
-        let got = receive(socket, libc::MSG_DONTWAIT, &mut fds)?;
-        // Nobody sends us any.
-        fds.close();
+    pub fn receive(socket: i32, fds: &mut Descriptors) -> Result<Received<Option<Request>>, Errno> {
+        let got = receive(socket, libc::MSG_DONTWAIT, fds)?;
         Ok(match got {
             Received::End => Received::End,
             Received::Packet(p) => Received::Packet(p.and_then(Request::of_packet)),
@@ -455,21 +465,36 @@ mod tests {
             id: 7,
             key: 1 << 63,
         };
+        let mut fds = Descriptors::default();
+        Request::Faults.send_with(ours, 0).unwrap();
+        assert_eq!(
+            Request::receive(theirs, &mut fds),
+            Ok(Received::Packet(Some(Request::Faults)))
+        );
+        assert_eq!(fds.as_slice().len(), 1);
+        fds.close();
+        Request::Call.send(ours).unwrap();
+        assert_eq!(
+            Request::receive(theirs, &mut fds),
+            Ok(Received::Packet(Some(Request::Call)))
+        );
         Request::Forked { place }.send(ours).unwrap();
         assert_eq!(
-            Request::receive(theirs),
+            Request::receive(theirs, &mut fds),
             Ok(Received::Packet(Some(Request::Forked { place })))
         );
-        assert_eq!(Request::receive(theirs), Err(Errno::EAGAIN));
+        assert_eq!(Request::receive(theirs, &mut fds), Err(Errno::EAGAIN));
         WELCOME.send(theirs, &[0, 1, 2]).unwrap();
-        let mut fds = Descriptors::default();
         assert_eq!(Reply::receive(ours, &mut fds), Ok(WELCOME));
         assert_eq!(fds.as_slice().len(), 3);
         fds.close();
         send(ours, &[99, 0, 0, 0], &[0]).unwrap();
-        assert_eq!(Request::receive(theirs), Ok(Received::Packet(None)));
+        assert_eq!(
+            Request::receive(theirs, &mut fds),
+            Ok(Received::Packet(None))
+        );
         fd::close(ours);
-        assert_eq!(Request::receive(theirs), Ok(Received::End));
+        assert_eq!(Request::receive(theirs, &mut fds), Ok(Received::End));
         fd::close(theirs);
         fd::close(listening);
     }

@@ -5,12 +5,12 @@
 //! file that it hands out, which ends when the last of these lets go of it.
 
 use super::{MAX_DEVICES, MAX_SEGMENTS, SEGMENT_CLUSTERS, WRITES};
-use crate::mm::PAGE_SIZE;
+use crate::mm::{PAGE_SIZE, PMD_NR};
 use crate::seal::Unwrap;
 use crate::stats::Stats;
 use crate::sys::{mem, Errno};
 use core::ops::Deref;
-use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
 #[repr(C, align(64))]
 pub struct Proc {
@@ -29,12 +29,16 @@ pub struct Proc {
     pub lent: Clusters,
     /// Of the last place for a child that was given before that sweep's end, the key.
     pub swept_after: AtomicU64,
-    /// Wakes the process's reclaim thread when the limit changed.
+    /// For each device the last answer to a wish for swap. The supervisor writes it.
+    grants: [AtomicU64; MAX_DEVICES],
+    /// Wakes the process's reclaim thread when something here has changed.
     pub limit_seq: AtomicU32,
     /// Pages that it keeps. The process writes it, and all that follows.
     pub charged_pages: AtomicI64,
     /// While a fork is prepared: the process keeps at most this; 0 for no such cap.
     pub fork_cap: AtomicI64,
+    /// Nonzero from the process's call until the supervisor has heard it.
+    pub called: AtomicU32,
     /// Nonzero when it would use more if it could.
     pub pressed: AtomicU32,
     /// Numbers of the engine's threads, as the process sees them.
@@ -53,10 +57,58 @@ pub struct Proc {
     /// The sweep for which `marks` are complete.
     pub marked: AtomicU32,
     pub marks: Clusters,
-    /// Segments that its writes in flight may reach; see `Writing`. Set before the first request of a
+    /// Clusters that its writes in flight may reach; see `Writing`. Set before the first request of a
     /// write, taken back after the last has ended.
     pub writing: [Writing; WRITES],
+    /// For each device how often it has asked for swap.
+    asked: [AtomicU32; MAX_DEVICES],
+    /// Clusters that it has no more use for, until the supervisor has taken note; and whether there are any.
+    freed: Clusters,
+    any_freed: AtomicU32,
+    /// Lines of the log ever written, and the last of them.
+    log_at: AtomicU64,
+    log: [[AtomicU32; LINE / 4]; LINES],
     pub stats: Stats,
+}
+
+/// A line of the log is cut at this length.
+const LINE: usize = 256;
+const LINES: usize = 32;
+
+/// Swap that a process is given: clusters of one segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Grant {
+    pub segment: usize,
+    /// Which of its clusters.
+    pub clusters: u16,
+}
+
+/// What the supervisor says to a wish for swap of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    Granted(Grant),
+    /// There is none.
+    Nothing,
+}
+
+impl Answer {
+    fn word(self, wish: u32) -> u64 {
+        let (segment, clusters) = match self {
+            Answer::Granted(g) => (g.segment as u64 & 0xffff, g.clusters),
+            Answer::Nothing => (0, 0),
+        };
+        u64::from(wish) << 32 | segment << 16 | u64::from(clusters)
+    }
+
+    fn of_word(word: u64) -> Answer {
+        match word as u16 {
+            0 => Answer::Nothing,
+            clusters => Answer::Granted(Grant {
+                segment: (word >> 16) as usize & 0xffff,
+                clusters,
+            }),
+        }
+    }
 }
 
 const WORDS: usize = MAX_SEGMENTS * SEGMENT_CLUSTERS / 64;
@@ -74,10 +126,19 @@ impl Clusters {
         self.0[device][cluster / 64].load(Relaxed) >> (cluster % 64) & 1 != 0
     }
 
-    /// Whether any cluster of the segment is there.
-    pub fn has_of_segment(&self, device: usize, segment: usize) -> bool {
-        let first = segment * SEGMENT_CLUSTERS;
-        (first..first + SEGMENT_CLUSTERS).any(|c| self.has(device, c))
+    /// Takes all that is there, of a device's first segments.
+    pub fn take(&self, device: usize, segments: usize, mut f: impl FnMut(usize)) {
+        let words = (segments * SEGMENT_CLUSTERS).div_ceil(64);
+        for (i, word) in self.0[device][..words.min(WORDS)].iter().enumerate() {
+            if word.load(Relaxed) == 0 {
+                continue;
+            }
+            let mut bits = word.swap(0, AcqRel);
+            while bits != 0 {
+                f(i * 64 + bits.trailing_zeros() as usize);
+                bits &= bits - 1;
+            }
+        }
     }
 
     /// Becomes all that is in any of the others, of a device's first segments.
@@ -95,42 +156,42 @@ impl Clusters {
     }
 }
 
-/// Segments that one write may reach: each word one more than device and number of a segment, 0 for
-/// none, `ANY` where there are too many to say.
-#[derive(Default)]
+/// Clusters that one write may reach: for each piece of it a word, which names device and cluster.
 #[repr(C)]
-pub struct Writing([AtomicU64; 4]);
-
-const ANY: u64 = u64::MAX;
+pub struct Writing {
+    len: AtomicU32,
+    /// A range has no more pieces than pages.
+    pieces: [AtomicU32; PMD_NR],
+}
 
 impl Writing {
-    fn word(device: usize, segment: usize) -> u64 {
-        (device as u64) << 32 | (segment as u64 + 1)
+    fn word(device: usize, cluster: usize) -> u32 {
+        const { assert!(MAX_SEGMENTS * SEGMENT_CLUSTERS * MAX_DEVICES <= 1 << 24) };
+        (device << 20 | cluster) as u32
     }
 
     /// For the process that writes.
-    pub fn add(&self, device: usize, segment: usize) {
-        let word = Self::word(device, segment);
-        for w in &self.0 {
-            match w.load(Relaxed) {
-                0 => return w.store(word, Release),
-                w if w == word => return,
-                _ => {}
-            }
+    pub fn add(&self, device: usize, cluster: usize) {
+        let (n, word) = (self.len.load(Relaxed) as usize, Self::word(device, cluster));
+        if n > 0 && self.pieces[n - 1].load(Relaxed) == word {
+            return;
         }
-        self.0[0].store(ANY, Release);
+        self.pieces[n].store(word, Relaxed);
+        self.len.store(n as u32 + 1, Release);
     }
 
     pub fn clear(&self) {
-        self.0.iter().for_each(|w| w.store(0, Release));
+        self.len.store(0, Release);
     }
 
-    /// For the supervisor, when the process is dead: whether the write may reach the segment.
-    pub fn may_reach(&self, device: usize, segment: usize) -> bool {
-        let word = Self::word(device, segment);
-        self.0
-            .iter()
-            .any(|w| matches!(w.load(Acquire), x if x == word || x == ANY))
+    /// For the supervisor, when the process makes no more requests: what the write may reach, device
+    /// and cluster.
+    pub fn reached(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let n = (self.len.load(Acquire) as usize).min(PMD_NR);
+        self.pieces[..n].iter().map(|p| {
+            let word = p.load(Relaxed) as usize;
+            (word >> 20, word & 0xf_ffff)
+        })
     }
 }
 
@@ -153,6 +214,91 @@ impl Proc {
     pub fn forget_keys(&self) {
         self.hand_keys(Unwrap([0; 2]));
     }
+
+    /// A process asks for swap; this is its wish of that number, from 1 on.
+    pub fn ask(&self, device: usize, wish: u32) {
+        self.asked[device].store(wish, Release);
+    }
+
+    /// For the supervisor: the wish that is to be answered, if there is one.
+    pub fn wish(&self, device: usize) -> Option<u32> {
+        let asked = self.asked[device].load(Acquire);
+        let answered = (self.grants[device].load(Relaxed) >> 32) as u32;
+        (asked != answered).then_some(asked)
+    }
+
+    pub fn answer(&self, device: usize, wish: u32, answer: Answer) {
+        self.grants[device].store(answer.word(wish), Release);
+    }
+
+    /// For the process: what was said to the wish of that number, if anything was.
+    pub fn answered(&self, device: usize, wish: u32) -> Option<Answer> {
+        let word = self.grants[device].load(Acquire);
+        ((word >> 32) as u32 == wish).then(|| Answer::of_word(word))
+    }
+
+    /// A process needs nothing that is in these clusters any more, and does not use them.
+    pub fn give_back(&self, device: usize, grant: Grant) {
+        for cluster in (0..SEGMENT_CLUSTERS).filter(|c| grant.clusters >> c & 1 != 0) {
+            self.freed
+                .add(device, grant.segment * SEGMENT_CLUSTERS + cluster);
+        }
+        self.any_freed.store(1, Release);
+    }
+
+    /// For the supervisor: takes what was given back. `segments` of each device.
+    pub fn take_freed(
+        &self,
+        segments: impl Iterator<Item = usize>,
+        mut f: impl FnMut(usize, usize),
+    ) {
+        if self.any_freed.load(Relaxed) == 0 || self.any_freed.swap(0, AcqRel) == 0 {
+            return;
+        }
+        for (device, n) in segments.enumerate().take(MAX_DEVICES) {
+            self.freed.take(device, n, |cluster| f(device, cluster));
+        }
+    }
+
+    /// Leaves a line for the supervisor to print.
+    pub fn log(&self, line: &str) {
+        let n = self.log_at.fetch_add(1, AcqRel) as usize % LINES;
+        let bytes = line.as_bytes();
+        for (w, word) in self.log[n].iter().enumerate() {
+            let byte = |i: usize| bytes.get(w * 4 + i).copied().unwrap_or(0);
+            word.store(u32::from_ne_bytes([0, 1, 2, 3].map(byte)), Relaxed);
+        }
+    }
+
+    /// Lines logged since `from` lines were; returns how many there are now.
+    pub fn read_log(&self, from: u64, mut f: impl FnMut(&str)) -> u64 {
+        let to = self.log_at.load(Acquire);
+        for n in from.max(to.saturating_sub(LINES as u64))..to {
+            let mut bytes = [0u8; LINE];
+            let line = &self.log[n as usize % LINES];
+            for (part, word) in bytes.chunks_exact_mut(4).zip(line) {
+                part.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
+            }
+            let len = bytes.iter().position(|&b| b == 0).unwrap_or(LINE);
+            f(&String::from_utf8_lossy(&bytes[..len]));
+        }
+        to
+    }
+}
+
+static CURRENT: AtomicPtr<Proc> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The page of this image from now on.
+pub fn set_current(page: &'static Proc) {
+    CURRENT.store(core::ptr::from_ref(page).cast_mut(), Release);
+}
+
+/// Leaves a line for the supervisor of this process's run, if it is in one.
+pub fn log(line: &str) {
+    // SAFETY: null, or made from such a reference.
+    if let Some(page) = unsafe { CURRENT.load(Acquire).as_ref() } {
+        page.log(line);
+    }
 }
 
 /// A mapping of an image's page.
@@ -167,7 +313,7 @@ impl Mapped {
     /// # Safety
     /// The file must have `Proc::BYTES` bytes, for as long as this lives.
     pub unsafe fn new(fd: i32) -> Result<Mapped, Errno> {
-        let a = mem::map_shared(fd, Proc::BYTES)?;
+        let a = mem::map_shared(fd, Proc::BYTES, mem::Access::Write)?;
         let mapped = core::ptr::NonNull::new(a as *mut Proc)
             .map(Mapped)
             .ok_or(Errno::ENOMEM)?;
@@ -229,21 +375,76 @@ mod tests {
             both.unite(d, MAX_SEGMENTS, [a, b].into_iter());
         }
         assert!(both.has(0, 17) && both.has(0, 640) && !both.has(0, 3));
-        assert!(both.has_of_segment(7, MAX_SEGMENTS - 1) && !both.has_of_segment(0, 0));
-        assert!(both.has_of_segment(0, 1) && both.has_of_segment(0, 40));
+        assert!(both.has(7, 16 * MAX_SEGMENTS - 1));
+        let mut taken = Vec::new();
+        both.take(0, MAX_SEGMENTS, |cluster| taken.push(cluster));
+        assert_eq!(taken, [17, 640]);
+        both.take(0, MAX_SEGMENTS, |_| panic!("nothing is left"));
+    }
+
+    fn page() -> &'static Proc {
+        // SAFETY: mapped with this size and never unmapped; every bit pattern is valid.
+        unsafe { &*(mem::map_anon(Proc::BYTES).unwrap() as *const Proc) }
     }
 
     #[test]
     fn writes_say_what_they_may_reach() {
-        let w = Writing::default();
-        for segment in [7, 7, 0, 9, 9, 65535] {
-            w.add(1, segment);
+        let w = &page().writing[0];
+        let last = (MAX_DEVICES - 1, MAX_SEGMENTS * SEGMENT_CLUSTERS - 1);
+        let places = [(1, 7), (1, 7), (0, 0), last, (1, 7)];
+        for (device, cluster) in places {
+            w.add(device, cluster);
         }
-        assert!(w.may_reach(1, 7) && w.may_reach(1, 0) && w.may_reach(1, 65535));
-        assert!(!w.may_reach(0, 7) && !w.may_reach(1, 8));
-        w.add(0, 0);
-        assert!(w.may_reach(0, 0) && w.may_reach(3, 100), "too many to say");
+        assert_eq!(w.reached().collect::<Vec<_>>(), places[1..]);
         w.clear();
-        assert!(!w.may_reach(0, 0) && !w.may_reach(1, 7));
+        assert_eq!(w.reached().count(), 0);
+        for cluster in 0..PMD_NR {
+            w.add(0, cluster);
+        }
+        assert_eq!(w.reached().count(), PMD_NR);
+    }
+
+    #[test]
+    fn a_wish_has_one_answer() {
+        let p = page();
+        assert_eq!(p.wish(3), None);
+        p.ask(3, 1);
+        assert_eq!((p.wish(3), p.answered(3, 1)), (Some(1), None));
+        let all = Grant {
+            segment: MAX_SEGMENTS - 1,
+            clusters: u16::MAX,
+        };
+        p.answer(3, 1, Answer::Granted(all));
+        assert_eq!(
+            (p.wish(3), p.answered(3, 1)),
+            (None, Some(Answer::Granted(all)))
+        );
+        p.ask(3, 2);
+        assert_eq!((p.wish(3), p.answered(3, 2)), (Some(2), None));
+        p.answer(3, 2, Answer::Nothing);
+        assert_eq!(p.answered(3, 2), Some(Answer::Nothing));
+        let mut freed = Vec::new();
+        p.give_back(
+            3,
+            Grant {
+                segment: 2,
+                clusters: 0x8001,
+            },
+        );
+        let sizes = || [4; 4].into_iter();
+        p.take_freed(sizes(), |d, c| freed.push((d, c)));
+        assert_eq!(freed, [(3, 32), (3, 47)]);
+        p.take_freed(sizes(), |_, _| panic!("nothing is left"));
+    }
+
+    #[test]
+    fn lines_of_the_log() {
+        let p = page();
+        let mut lines = Vec::new();
+        p.log("one");
+        let seen = p.read_log(0, |l| lines.push(l.to_owned()));
+        p.log(&"2".repeat(LINE + 1));
+        assert_eq!(p.read_log(seen, |l| lines.push(l.to_owned())), 2);
+        assert_eq!(lines, ["one".to_owned(), "2".repeat(LINE)]);
     }
 }

@@ -125,6 +125,8 @@ pub enum OpenError {
     NotEmpty { path: PathBuf },
     /// A block device that carries a file system, partition table, swap header, ...
     Signature { path: PathBuf, what: &'static str },
+    /// A block device with data that is nobody's known format and no swap of ours.
+    UnknownData { path: PathBuf },
     /// A regular file others could read, write or reach by another name.
     Insecure { path: PathBuf, why: &'static str },
     /// Neither directory, regular file nor block device.
@@ -158,6 +160,12 @@ impl fmt::Display for OpenError {
                 f,
                 "{} carries {what}; if its contents may be lost, erase it with \"wipefs -a\" \
                  first, or choose another",
+                path.display()
+            ),
+            Self::UnknownData { path } => write!(
+                f,
+                "{} holds data of a kind that is not known; if it may be lost, give --overwrite, \
+                 or choose another",
                 path.display()
             ),
             Self::Insecure { path, why } => write!(

@@ -293,6 +293,36 @@ pub(super) fn pread_slice(fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) ->
     Ok(())
 }
 
+/// Writes the whole slice.
+pub(super) fn pwrite_slice(fd: BorrowedFd<'_>, buffer: &[u8], offset: u64) -> Result<(), Errno> {
+    let mut done = 0;
+    while let Some(rest) = buffer.get(done..).filter(|rest| !rest.is_empty()) {
+        // SAFETY: the memory is the slice's.
+        match unsafe { pwrite(fd, rest.as_ptr(), rest.len(), offset + done as u64) } {
+            Ok(0) => return Err(libc::EIO),
+            Ok(n) => done += n,
+            Err(libc::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Waits until what was written is on the medium.
+pub(super) fn sync_data(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: no memory is involved.
+    check(unsafe { libc::syscall(libc::SYS_fdatasync, raw(fd)) }).map(drop)
+}
+
+/// Whether the kernel refuses writes to a block device, however it was opened.
+pub(super) fn block_is_read_only(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+    const BLKROGET: c_long = 0x125e;
+    let mut answer: c_int = 0;
+    // SAFETY: this ioctl stores one int at the address.
+    check(unsafe { libc::syscall(libc::SYS_ioctl, raw(fd), BLKROGET, &raw mut answer) })?;
+    Ok(answer != 0)
+}
+
 /// The flags of an open file (`O_DIRECT`, ...).
 pub(super) fn status_flags(fd: BorrowedFd<'_>) -> Result<c_int, Errno> {
     // SAFETY: no memory is involved.

@@ -13,7 +13,7 @@
 
 use super::{Engine, Regions};
 use crate::control::link::Place;
-use crate::control::{keep_from_children, Proc};
+use crate::control::{keep_from_children, set_current, Proc};
 use crate::fault::Handler;
 use crate::sys::futex::{self, Scope};
 use crate::sys::{mem, Errno};
@@ -58,8 +58,8 @@ impl Engine {
     fn end_cap(&self) {
         let c = &self.cache.charge;
         if c.proc().fork_cap.swap(0, AcqRel) != 0 {
+            // The supervisor finds that at its next look.
             c.proc().limit_pages.fetch_min(c.charged(), AcqRel);
-            c.control.call();
         }
     }
 
@@ -115,6 +115,7 @@ impl Engine {
         mem::forget_threads_own();
         let c = &self.cache.charge;
         c.set_image(token.place.id, token.page);
+        set_current(token.page);
         keep_from_children(token.page);
         // Staging comes empty; everything else is inherited, shared until one of us writes.
         c.proc().charged_pages.store(token.resident, Release);
@@ -132,7 +133,6 @@ impl Engine {
         }
         self.put_signpost_up();
         self.restart(regions, token.place);
-        c.control.call();
     }
 
     /// In the handler thread, while all stand still: keys for both.

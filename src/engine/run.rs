@@ -10,7 +10,7 @@ use crate::control::link::{Address, Descriptors, Place, Reply, Request};
 use crate::control::{Mapped, Proc, LAYOUT, MAX_DEVICES};
 use crate::sys::maps::MapsFile;
 use crate::sys::pagemap::Pagemap;
-use crate::sys::{fd, syscall, thread, uffd, Errno};
+use crate::sys::{fd, thread, uffd, Errno};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 /// How often a handler that never sleeps looks whether the supervisor is there: each so many turns.
@@ -169,7 +169,7 @@ impl Link {
         let mut fds = Descriptors::default();
         let state = match Reply::look(self.fd(), &mut fds) {
             Err(Errno::EAGAIN) => return None,
-            Err(_) => end(),
+            Err(_) => thread::end_killed(),
             Ok(Reply::Place(place)) if self.state.load(Relaxed) == ASKED => {
                 own.last_place.store(place.key, Release);
                 let page = fds.as_slice().first().ok_or(Errno::EINVAL);
@@ -207,18 +207,6 @@ impl Link {
         self.turns.store(turns, Relaxed);
         turns % LOOK == 0 || self.state.load(Relaxed) == ASKED
     }
-}
-
-/// The supervisor is gone. It says why itself, or the front does.
-fn end() -> ! {
-    // SAFETY: no memory is passed. The first process of a name space can't be killed by itself.
-    let _ = unsafe {
-        syscall(
-            libc::SYS_kill,
-            [thread::getpid() as usize, libc::SIGKILL as usize],
-        )
-    };
-    thread::exit_group(128 + libc::SIGKILL)
 }
 
 impl Engine {

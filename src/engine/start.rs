@@ -3,7 +3,7 @@
 use super::run::{self, Joined, Link};
 use super::{faults, probe, Doorbells, Engine, ENGINE};
 use crate::charge::Charge;
-use crate::control::link::{Address, Place};
+use crate::control::link::{Address, Place, Request};
 use crate::control::{self, keep_from_children, Control, Mapped};
 use crate::device::file::FileDevice;
 use crate::device::Device;
@@ -115,7 +115,7 @@ impl Engine {
             result: Mutex::new(Ok(())),
         };
         if let Err(e) = s.run(child_main) {
-            self.cache.charge.control.log(&format!(
+            self.cache.charge.log(&format!(
                 "the engine could not start in forked child {}: {e}: ending the child",
                 thread::getpid()
             ));
@@ -155,13 +155,17 @@ extern "C" fn child_main(arg: *mut u8) {
     }
 }
 
-fn open_uffds(control: &Control) -> Result<(Uffd, Uffd, u64), StartError> {
+/// The program's and staging's. The supervisor gets the first as well.
+fn open_uffds(control: &Control, link: i32) -> Result<(Uffd, Uffd, u64), StartError> {
     let s = &control.settings;
     let (program, source, features) = probe::open_program(s.user_mode_only != 0, s.no_move != 0)
         .map_err(StartError::Userfaultfd)?;
     if source == Source::UserModeOnly && s.user_mode_only == 0 {
         return Err(StartError::Userfaultfd(Errno(libc::EPERM)));
     }
+    Request::Faults
+        .send_with(link, program.fd())
+        .map_err(StartError::NoRun)?;
     let (staging, _) =
         Uffd::open(features, s.user_mode_only != 0).map_err(StartError::Userfaultfd)?;
     Ok((program, staging, features))
@@ -217,13 +221,13 @@ fn build(s: &Start<'_>, joined: &Joined) -> Result<&'static Engine, StartError> 
     };
     let own = own.leak();
     keep_from_children(own);
-    control::set_current(control);
+    control::set_current(own);
     own.engine_tids[0].store(thread::gettid(), Release);
     // Asking the processor what it is can be slow in a virtual machine: now, not at a fault.
     crate::mm::copy::init();
-    let (program, staging, features) = open_uffds(control)?;
+    let (program, staging, features) = open_uffds(control, joined.link)?;
     let devices = open_devices(control, joined)?;
-    let charge = Charge::new(control, joined.id, own);
+    let charge = Charge::new(control, joined.id, own, joined.link);
     let abilities = probe::abilities(features);
     let cache = SwapCache::new(program, staging, joined.pagemap, charge, abilities)
         .map_err(StartError::Resources)?;
@@ -260,10 +264,11 @@ fn rebuild(e: &'static Engine, s: &Start<'_>, joined: &Joined) -> Result<(), Sta
     let own = e.cache.charge.proc();
     own.engine_tids[0].store(thread::gettid(), Release);
     e.link.join_again(joined);
+    e.cache.charge.set_line(joined.link);
     e.cache.forget_own();
     e.cache.sealer.keys.fork_child();
     e.hand_keys();
-    let (program, staging, _) = open_uffds(control)?;
+    let (program, staging, _) = open_uffds(control, joined.link)?;
     e.cache.set_descriptors(program, staging, joined.pagemap);
     e.cache
         .frames
@@ -351,7 +356,6 @@ extern "C" fn reclaim_main(arg: *mut u8) {
     let Ok(mut reclaim) = Reclaim::new(&e.cache, e.devices(), kick) else {
         e.cache
             .charge
-            .control
             .log("reclaim could not start: no memory for its queues");
         thread::exit_group(EXIT_START);
     };

@@ -8,14 +8,13 @@
 mod swapoff;
 mod watch;
 
-use crate::control::SEGMENT_BYTES;
 use crate::device::{Completion, Device, Op, Queue, Request};
-use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR};
+use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::pressure::Kick;
 use crate::swap_cache::{Start, SwapCache, Transfer, Victim, MAX_FRAMES};
 use crate::sys::futex::{self, Scope};
 use crate::sys::thread::now_ns;
-use crate::sys::Errno;
+use crate::sys::{fd, thread, Errno};
 use core::sync::atomic::Ordering::*;
 
 /// Ranges being written, or read to leave a device, at most.
@@ -111,6 +110,8 @@ pub struct Reclaim<'e> {
     full_since_ns: u64,
     /// The last round evicted nothing, and nothing is in flight.
     idle: bool,
+    /// The supervisor has yet to say whether there is more swap.
+    awaits_swap: bool,
     swapoff: swapoff::SwapOff,
     watch: watch::Watch,
 }
@@ -149,6 +150,7 @@ impl<'e> Reclaim<'e> {
             pause_until_ns: 0,
             full_since_ns: 0,
             idle: false,
+            awaits_swap: false,
             swapoff: swapoff::SwapOff::new(),
             watch: watch::Watch::default(),
         })
@@ -255,7 +257,7 @@ impl<'e> Reclaim<'e> {
         if free >= self.kick.low_pages() {
             p.pressed.store(0, Relaxed);
         } else if p.pressed.swap(1, Relaxed) == 0 {
-            self.cache.charge.control.call();
+            self.cache.charge.call();
         }
         // Above the limit (it may have been lowered), ready folios go first.
         while self.cache.charge.room() < 0 && self.cache.release_ready() {}
@@ -272,6 +274,7 @@ impl<'e> Reclaim<'e> {
         let mut looked = self.cache.lru.len() + self.inactive.len + 1;
         let mut evicted = false;
         let mut staged = self.staged();
+        self.awaits_swap = false;
         let asked = self.cache.asked.swap(0, Relaxed);
         if asked > 0 && self.asked == 0 {
             // What the program asked for comes after what was inactive before.
@@ -280,6 +283,9 @@ impl<'e> Reclaim<'e> {
         self.asked += asked;
         while (self.to_come() < self.kick.high_pages() || self.asked > 0) && looked > 0 {
             looked -= 1;
+            if !self.has_swap() {
+                break;
+            }
             self.deactivate_some(&mut staged);
             let Some(slot) = self.write_slot() else {
                 return;
@@ -310,8 +316,12 @@ impl<'e> Reclaim<'e> {
                 Start::Full => self.note_full(),
             }
         }
-        self.asked = 0;
         self.idle = !evicted && self.in_flight() == 0;
+        if self.awaits_swap {
+            // What leaves has no place until then, and whoever wants memory waits.
+            return;
+        }
+        self.asked = 0;
         if self.idle && !self.can_evict_new() && self.to_come() < self.kick.high_pages() {
             return self.pause(PAUSE_FULL_NS);
         }
@@ -322,6 +332,21 @@ impl<'e> Reclaim<'e> {
         } else if evicted || self.cache.free_pages() >= self.kick.low_pages() {
             self.cache.end_grace();
         }
+    }
+
+    /// Whether there is room in swap, or none to be had: that only the supervisor can say. Without it
+    /// nobody goes on.
+    fn has_swap(&mut self) -> bool {
+        let c = self.cache;
+        self.awaits_swap = !c.slots.prepare(&c.charge, self.devices);
+        if self.awaits_swap {
+            c.prepare_seal_buffer();
+            // The handler may wait for us, and then hears nothing.
+            if fd::is_hung_up(c.charge.line()) {
+                thread::end_killed();
+            }
+        }
+        !self.awaits_swap
     }
 
     /// Pages that are on their second chance.
@@ -374,9 +399,9 @@ impl<'e> Reclaim<'e> {
     }
 
     fn warn_full(&mut self) {
-        let control = self.cache.charge.control;
-        if control.settings.strict != 0 {
-            control.log(
+        let charge = &self.cache.charge;
+        if charge.control.settings.strict != 0 {
+            charge.log(
                 "swap is full and --strict was given: ending the program. \
                  Give a larger --swap-size, another --swap, or more --memory",
             );
@@ -384,7 +409,7 @@ impl<'e> Reclaim<'e> {
         }
         if !self.warned_full {
             self.warned_full = true;
-            control.log(
+            charge.log(
                 "warning: swap is full; the program goes on above its memory limit. \
                  Give a larger --swap-size or another --swap",
             );
@@ -459,10 +484,10 @@ impl<'e> Reclaim<'e> {
         // What lies together in memory needs one request for slots that do, whichever pages they are of.
         for piece in pieces.joined(memory.is_packed()) {
             if op == Op::Write {
-                // Pieces lie in one cluster each, and clusters in one segment.
-                let segment = piece.entry.byte_offset() / SEGMENT_BYTES;
+                // Pieces lie in one cluster each.
+                let cluster = piece.entry.byte_offset() / PMD_SIZE as u64;
                 let device = piece.entry.device().index();
-                self.kick.proc().writing[slot].add(device, segment as usize);
+                self.kick.proc().writing[slot].add(device, cluster as usize);
             }
             let step = if t.one_by_one { 1 } else { piece.nr };
             for at in (0..piece.nr).step_by(step) {
@@ -585,7 +610,7 @@ impl<'e> Reclaim<'e> {
         }
         if !f.failed.is_empty() && !self.warned_write {
             self.warned_write = true;
-            self.cache.charge.control.log(
+            self.cache.charge.log(
                 "warning: a write to swap failed; what it was to hold stays in memory. \
                  See swap_write_errors in the statistics",
             );
@@ -606,7 +631,7 @@ impl<'e> Reclaim<'e> {
         // Where contents move all the time it is done later.
         if self.cache.mark(&p.marks) {
             p.marked.store(wanted, Release);
-            self.cache.charge.control.call();
+            self.cache.charge.call();
         }
     }
 

@@ -132,7 +132,7 @@ impl Reclaim<'_> {
         for (left, &epoch) in self.kick.proc().left.iter().zip(&self.swapoff.epochs) {
             left.store(epoch, Release);
         }
-        self.cache.charge.control.call();
+        self.cache.charge.call();
     }
 
     /// False if there is no room to go on now.
@@ -183,6 +183,9 @@ impl Reclaim<'_> {
             let Some(slot) = self.write_slot() else {
                 return;
             };
+            if !self.has_swap() {
+                return;
+            }
             match self.cache.start_write(pmd, self.devices) {
                 Start::Write(w) => self.transfer(slot, Op::Write, w),
                 Start::Busy => continue,

@@ -86,7 +86,7 @@ impl SwapCache {
     /// such folios were found changed when they left.
     pub(super) fn keeps_folio(&self, g: &RangeGuard<'_>) -> bool {
         let device = g.entry.and_then(|e| e.first()).map(|e| e.device().index());
-        let disk = device.is_some_and(|d| self.charge.control.devices[d].kind == FILE);
+        let disk = device.is_some_and(|d| self.charge.control.devices()[d].kind == FILE);
         disk && self.keep_folios.pays() && !self.slots.is_half_full()
     }
 

@@ -110,12 +110,11 @@ impl SwapCache {
         charge: Charge,
         abilities: Abilities,
     ) -> Result<SwapCache, Errno> {
-        let devices = charge.control.settings.devices as usize;
         Ok(SwapCache {
             ranges: Ranges::new()?,
             lru: Lru::default(),
             frames: Frames::new(staging, abilities.mv, abilities.pt_reclaim)?,
-            slots: SwapSlots::new(&charge.control.devices[..devices])?,
+            slots: SwapSlots::new(charge.control.devices())?,
             abilities,
             program_fd: AtomicI32::new(program.fd()),
             staging_fd: AtomicI32::new(staging.fd()),

@@ -311,6 +311,13 @@ impl SwapCache {
         Source::frame(self.frames.addr(frame))
     }
 
+    /// Writes will begin soon: what they need first is charged before others take the room.
+    pub fn prepare_seal_buffer(&self) {
+        if self.sealer.mode == Mode::Encrypt {
+            self.seal_buffer(0, PMD_NR);
+        }
+    }
+
     /// Whether a write takes a large buffer.
     pub fn takes_large_buffer(&self, t: &Transfer) -> bool {
         self.sealer.mode == Mode::Encrypt && t.pages.count() > SMALL

@@ -1,23 +1,28 @@
 //! Which slots of the swap devices are this process's.
 //!
-//! Devices are shared by all processes of a run. Each takes segments of them from the control page,
-//! and the allocator (`swapfile`) hands out what lies in its own. After a fork the child reads the
-//! parent's slots: what of them the parent frees is put off until no living process borrows from it.
+//! Devices are shared by all processes of a run. The supervisor gives each clusters of them, a segment's
+//! at most at a time, and the allocator (`swapfile`) hands out what lies in those. They are asked for
+//! ahead, and nobody waits for the answer but the reclaim thread, which does other things meanwhile.
+//! After a fork the child reads the parent's slots: what of them the parent frees is put off until no
+//! living process borrows from it.
 
 use crate::charge::Charge;
-use crate::control::{DeviceEntry, MAX_DEVICES, SEGMENT_BYTES};
+use crate::control::{Answer, DeviceEntry, Grant, MAX_DEVICES, SEGMENT_BYTES, SEGMENT_CLUSTERS};
 use crate::device::Device;
-use crate::mm::{DeviceId, Extents, SwapEntry, PAGE_SIZE, SWAPFILE_CLUSTER};
+use crate::mm::{DeviceId, Extents, SwapEntry, PAGE_SIZE, PMD_SIZE, SWAPFILE_CLUSTER};
 use crate::swapfile::{DeviceConfig, Segment, SwapConfig, SwapSpace};
 use crate::sys::{thread, Errno};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 const SLOTS: u64 = SEGMENT_BYTES / PAGE_SIZE as u64;
 const CLUSTERS: u64 = SLOTS / SWAPFILE_CLUSTER as u64;
 /// Pauses of 100 us for which a sweep is waited for.
 const SWEEP_WAITS: usize = 1000;
-/// Pauses of 100 us for which a discard is waited for.
-const DISCARD_WAITS: usize = 1000;
+/// With fewer free clusters of a device more are asked for.
+const AHEAD: u64 = 4;
+/// What was refused is not asked for again for so long.
+const REFUSED_NS: u64 = 10_000_000;
 
 /// `--swap-size` is used up, or the disk is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +40,24 @@ pub struct SwapSlots {
     sizes: [u64; MAX_DEVICES],
     /// Devices that are being swapped off, or are off.
     leaving: AtomicU32,
+    wishes: [Wish; MAX_DEVICES],
+}
+
+/// What the supervisor was asked for of one device. Only the reclaim thread has to do with it.
+#[derive(Default)]
+struct Wish {
+    /// Wishes so far; the last one is this number.
+    number: AtomicU32,
+    is_open: AtomicBool,
+    /// When one was last refused; 0 for never.
+    refused_ns: AtomicU64,
+}
+
+impl Wish {
+    fn is_refused(&self) -> bool {
+        let then = self.refused_ns.load(Relaxed);
+        then != 0 && thread::now_ns().saturating_sub(then) < REFUSED_NS
+    }
 }
 
 /// A set of devices.
@@ -61,24 +84,29 @@ fn id(device: usize) -> DeviceId {
 }
 
 fn segment(device: usize, seg: usize) -> Segment {
-    let start = seg as u64 * SLOTS;
+    clusters(device, seg * SEGMENT_CLUSTERS..(seg + 1) * SEGMENT_CLUSTERS)
+}
+
+/// Neighbouring clusters of a device.
+fn clusters(device: usize, range: Range<usize>) -> Segment {
+    let slot = |cluster: usize| (cluster * SWAPFILE_CLUSTER) as u64;
     Segment {
         device: id(device),
-        start,
-        end: start + SLOTS,
+        start: slot(range.start),
+        end: slot(range.end),
     }
 }
 
-/// A segment for process `proc`; waits a little for one whose space is just given back.
-fn claim(entry: &DeviceEntry, proc: usize) -> Option<usize> {
-    for _ in 0..DISCARD_WAITS {
-        let seg = entry.claim_segment(proc);
-        if seg.is_some() || !entry.is_discarding() {
-            return seg;
-        }
-        thread::pause();
-    }
-    None
+/// The clusters of a grant, neighbours together.
+fn runs(grant: Grant) -> impl Iterator<Item = Range<usize>> {
+    let first = grant.segment * SEGMENT_CLUSTERS;
+    let mut rest = u32::from(grant.clusters);
+    core::iter::from_fn(move || {
+        let start = (rest != 0).then(|| rest.trailing_zeros())?;
+        let end = start + (rest >> start).trailing_ones();
+        rest &= !((1 << end) - 1);
+        Some(first + start as usize..first + end as usize)
+    })
 }
 
 impl SwapSlots {
@@ -105,6 +133,7 @@ impl SwapSlots {
                 devices.get(d).map_or(0, |d| d.segments() as u64 * SLOTS)
             }),
             leaving: AtomicU32::new(0),
+            wishes: Default::default(),
         })
     }
 
@@ -123,6 +152,48 @@ impl SwapSlots {
 
     pub fn leaving(&self) -> DeviceSet {
         DeviceSet(self.leaving.load(Relaxed))
+    }
+
+    /// Asks for more before what there is runs out. False while there is no place for a folio, and the
+    /// supervisor has not said whether there is more: it is to be asked again. For the reclaim thread.
+    pub fn prepare(&self, charge: &Charge, devices: &[Box<dyn Device>]) -> bool {
+        let leaving = self.leaving();
+        for (d, device) in devices.iter().enumerate() {
+            if leaving.has(d) {
+                // What was asked for before comes too late.
+                if let Some(Answer::Granted(grant)) = self.answered(d, charge) {
+                    charge.proc().give_back(d, grant);
+                }
+                continue;
+            }
+            self.take_grant(d, charge, &**device);
+            let mut free = self.space.free_clusters(id(d));
+            if free < AHEAD && self.settle_loans(charge) {
+                free = self.space.free_clusters(id(d));
+            }
+            if free < AHEAD {
+                self.ask_for_sweep(charge);
+                self.ask(d, charge);
+            }
+            if free > 0 {
+                return true;
+            }
+            if self.wishes[d].is_open.load(Relaxed) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn ask(&self, d: usize, charge: &Charge) {
+        let wish = &self.wishes[d];
+        if wish.is_refused() || wish.is_open.swap(true, Relaxed) {
+            return;
+        }
+        let number = wish.number.load(Relaxed).wrapping_add(1);
+        wish.number.store(number, Relaxed);
+        charge.proc().ask(d, number);
+        charge.call();
     }
 
     /// Slots for `nr` pages on the first device that has them, in one piece if it can be; only when
@@ -149,7 +220,7 @@ impl SwapSlots {
                     return Ok(());
                 }
                 self.ask_for_sweep(charge);
-                if !self.claim_segment(d, charge, &**device) {
+                if !self.take_grant(d, charge, &**device) {
                     break;
                 }
             }
@@ -169,7 +240,7 @@ impl SwapSlots {
         let p = charge.proc();
         let lends = self.any_lent.load(Relaxed) && p.lends.load(Acquire) != 0;
         if lends && p.sweep_wanted.swap(1, AcqRel) == 0 {
-            charge.control.call();
+            charge.call();
         }
     }
 
@@ -189,18 +260,39 @@ impl SwapSlots {
         false
     }
 
-    fn claim_segment(&self, d: usize, charge: &Charge, device: &dyn Device) -> bool {
-        let entry = &charge.control.devices[d];
-        let Some(seg) = claim(entry, charge.id() as usize) else {
-            return false;
-        };
-        let offset = seg as u64 * SEGMENT_BYTES;
-        if device.reserve(offset, SEGMENT_BYTES).is_err() {
-            entry.release_segment(seg);
+    /// What was asked for becomes ours, if it has been granted. False if nothing was.
+    fn take_grant(&self, d: usize, charge: &Charge, device: &dyn Device) -> bool {
+        match self.answered(d, charge) {
+            None => return false,
+            Some(Answer::Granted(grant)) if self.take(d, grant, device) => return true,
+            Some(Answer::Granted(grant)) => charge.proc().give_back(d, grant),
+            Some(Answer::Nothing) => {}
+        }
+        let now = thread::now_ns();
+        self.wishes[d].refused_ns.store(now, Relaxed);
+        false
+    }
+
+    /// What the supervisor has said to the wish that is open, which is so no more.
+    fn answered(&self, d: usize, charge: &Charge) -> Option<Answer> {
+        let wish = &self.wishes[d];
+        if !wish.is_open.load(Relaxed) {
+            return None;
+        }
+        let answer = charge.proc().answered(d, wish.number.load(Relaxed))?;
+        wish.is_open.store(false, Relaxed);
+        Some(answer)
+    }
+
+    /// False if the file system has no space for it.
+    fn take(&self, d: usize, grant: Grant, device: &dyn Device) -> bool {
+        let bytes = |clusters: usize| (clusters * PMD_SIZE) as u64;
+        let reserve = |r: Range<usize>| device.reserve(bytes(r.start), bytes(r.len()));
+        if !runs(grant).all(|r| reserve(r).is_ok()) {
             return false;
         }
-        self.tops[d].fetch_max(seg + 1, Relaxed);
-        self.space.online(segment(d, seg));
+        self.tops[d].fetch_max(grant.segment + 1, Relaxed);
+        runs(grant).for_each(|r| self.space.online(clusters(d, r)));
         true
     }
 
@@ -289,7 +381,7 @@ impl SwapSlots {
         }
     }
 
-    /// Gives back segments that hold nothing, keeping some room for what will be written next: two
+    /// Gives back what is ours of segments where that holds nothing, keeping some room for what will be written next: two
     /// segments and an eighth of what is in use, on a device that stays. The supervisor returns their space to the file
     /// system. For the reclaim thread.
     pub fn trim(&self, charge: &Charge) {
@@ -304,8 +396,13 @@ impl SwapSlots {
                 if self.space.free_clusters(id(d)) < keep + CLUSTERS {
                     break;
                 }
-                if self.space.offline(segment(d, seg)) {
-                    charge.control.devices[d].release_segment(seg);
+                let gone = self.space.offline(segment(d, seg));
+                if gone != 0 {
+                    let grant = Grant {
+                        segment: seg,
+                        clusters: gone as u16,
+                    };
+                    charge.proc().give_back(d, grant);
                 }
             }
         }
@@ -317,6 +414,11 @@ impl SwapSlots {
         self.swept.store(0, Relaxed);
         for top in &self.tops {
             top.store(0, Relaxed);
+        }
+        for wish in &self.wishes {
+            wish.number.store(0, Relaxed);
+            wish.is_open.store(false, Relaxed);
+            wish.refused_ns.store(0, Relaxed);
         }
         self.space.start_over();
     }
@@ -331,7 +433,7 @@ impl SwapSlots {
 #[allow(unsafe_code)]
 mod tests {
     use super::*;
-    use crate::control::{Control, Proc};
+    use crate::control::{Proc, Writer};
     use crate::device::faulty::{FaultyDevice, Plan};
     use crate::device::ram::RamDevice;
 
@@ -349,6 +451,12 @@ mod tests {
         segments.iter().map(disk).collect()
     }
 
+    /// Answers wishes as the supervisor does, a whole segment at a time.
+    #[derive(Default)]
+    struct Supervisor {
+        owners: std::collections::BTreeMap<(usize, usize), u32>,
+    }
+
     struct Process {
         slots: SwapSlots,
         charge: Charge,
@@ -356,20 +464,32 @@ mod tests {
     }
 
     impl Process {
-        fn new(control: &'static Control, devices: usize) -> Process {
+        fn new(control: Writer, devices: usize) -> Process {
             static IDS: AtomicU32 = AtomicU32::new(0);
             let page = crate::sys::mem::map_anon(Proc::BYTES).unwrap() as *const Proc;
             // SAFETY: mapped with this size and never unmapped; every bit pattern is valid.
             let page = unsafe { &*page };
             Process {
-                slots: SwapSlots::new(&control.devices[..devices]).unwrap(),
-                charge: Charge::new(control, IDS.fetch_add(1, Relaxed), page),
+                slots: SwapSlots::new(&control.page().devices()[..devices]).unwrap(),
+                charge: Charge::new(control.page(), IDS.fetch_add(1, Relaxed), page, -1),
                 out: Extents::new(),
             }
         }
 
         /// Device and first slot of what `nr` pages got, if they got anything.
-        fn alloc(&mut self, nr: usize, disks: &[Box<dyn Device>]) -> Option<Vec<(usize, u64)>> {
+        fn alloc(
+            &mut self,
+            nr: usize,
+            disks: &[Box<dyn Device>],
+            supervisor: &mut Supervisor,
+        ) -> Option<Vec<(usize, u64)>> {
+            // As if what was refused before had been long ago.
+            for wish in &self.slots.wishes {
+                wish.refused_ns.store(0, Relaxed);
+            }
+            while !self.slots.prepare(&self.charge, disks) {
+                supervisor.turn(self);
+            }
             self.slots
                 .alloc(nr, &self.charge, disks, &mut self.out)
                 .ok()?;
@@ -383,68 +503,108 @@ mod tests {
         }
     }
 
+    impl Supervisor {
+        fn take_freed(&mut self, p: &Process) -> usize {
+            let devices = p.charge.control.devices();
+            let sizes = devices.iter().map(DeviceEntry::segments);
+            let mut n = 0;
+            p.charge.proc().take_freed(sizes, |d, cluster| {
+                n += 1;
+                let seg = cluster / SEGMENT_CLUSTERS;
+                assert_eq!(
+                    self.owners.get(&(d, seg)).copied().unwrap_or(p.charge.id()),
+                    p.charge.id()
+                );
+                self.owners.remove(&(d, seg));
+            });
+            n
+        }
+
+        fn turn(&mut self, p: &Process) {
+            self.take_freed(p);
+            for (d, entry) in p.charge.control.devices().iter().enumerate() {
+                let Some(wish) = p.charge.proc().wish(d) else {
+                    continue;
+                };
+                let free = (0..entry.segments()).find(|&seg| !self.owners.contains_key(&(d, seg)));
+                let answer = free.map_or(Answer::Nothing, |segment| {
+                    self.owners.insert((d, segment), p.charge.id());
+                    Answer::Granted(Grant {
+                        segment,
+                        clusters: u16::MAX,
+                    })
+                });
+                p.charge.proc().answer(d, wish, answer);
+            }
+        }
+    }
+
     #[test]
     fn segments_of_two_processes_do_not_meet() {
-        let control = Control::with_segments(&[3]);
+        let control = Writer::with_segments(&[3]);
         let disks = disks(&[3]);
+        let s = &mut Supervisor::default();
         let (mut a, mut b) = (Process::new(control, 1), Process::new(control, 1));
-        assert_eq!(a.alloc(1, &disks), Some(vec![(0, 0)]));
-        assert_eq!(b.alloc(512, &disks), Some(vec![(0, SLOTS)]));
-        assert_eq!(a.alloc(2, &disks), Some(vec![(0, 1)]));
+        assert_eq!(a.alloc(1, &disks, s), Some(vec![(0, 0)]));
+        assert_eq!(b.alloc(512, &disks, s), Some(vec![(0, SLOTS)]));
+        assert_eq!(a.alloc(2, &disks, s), Some(vec![(0, 1)]));
         // What is another's is left alone.
         let foreign = SwapEntry::new(id(0), SLOTS).unwrap();
         a.slots.free(foreign, 512);
         a.slots.give_up(foreign, 512);
         assert!(!a.slots.is_own(foreign, 1) && b.slots.is_own(foreign, 512));
         for _ in 0..15 {
-            assert!(a.alloc(512, &disks).is_some());
+            assert!(a.alloc(512, &disks, s).is_some());
         }
         // The third segment, and then what is left of the first.
         for _ in 0..16 {
-            assert!(a.alloc(512, &disks).is_some());
+            assert!(a.alloc(512, &disks, s).is_some());
         }
-        assert_eq!(a.alloc(509, &disks), Some(vec![(0, 3)]));
-        assert_eq!(a.alloc(1, &disks), None);
+        assert_eq!(a.alloc(509, &disks, s), Some(vec![(0, 3)]));
+        assert_eq!(a.alloc(1, &disks, s), None);
         assert_eq!(a.slots.used(), 2 * SLOTS);
     }
 
     /// A folio is refused only when fewer slots are free than it has pages.
     #[test]
     fn the_last_slots_serve_a_folio_in_pieces() {
-        let control = Control::with_segments(&[1, 1]);
+        let control = Writer::with_segments(&[1, 1]);
         let disks = disks(&[1, 1]);
+        let s = &mut Supervisor::default();
         let mut p = Process::new(control, 2);
-        while p.alloc(512, &disks).is_some() {}
+        while p.alloc(512, &disks, s).is_some() {}
         assert_eq!(p.slots.used(), 2 * SLOTS);
         for i in 0..128 {
             let slot = SwapEntry::new(id(i % 2), (i as u64 * 97) % SLOTS).unwrap();
             p.slots.free(slot, 4);
         }
-        let pieces = p.alloc(512, &disks).unwrap();
+        let pieces = p.alloc(512, &disks, s).unwrap();
         assert!(pieces.iter().any(|p| p.0 == 0) && pieces.iter().any(|p| p.0 == 1));
-        assert_eq!(p.alloc(1, &disks), None);
+        assert_eq!(p.alloc(1, &disks, s), None);
     }
 
     #[test]
     fn a_full_disk_passes_on_to_the_next() {
-        let control = Control::with_segments(&[4, 2]);
+        let control = Writer::with_segments(&[4, 2]);
         let disks = disks(&[1, 2]);
+        let s = &mut Supervisor::default();
         let mut p = Process::new(control, 2);
         let places: Vec<_> = (0..48)
-            .map(|_| p.alloc(512, &disks).unwrap()[0].0)
+            .map(|_| p.alloc(512, &disks, s).unwrap()[0].0)
             .collect();
         assert_eq!(places.iter().filter(|&&d| d == 0).count(), 16);
         assert!(places[..16].iter().all(|&d| d == 0));
-        assert_eq!(p.alloc(512, &disks), None);
+        assert_eq!(p.alloc(512, &disks, s), None);
     }
 
     /// What is lent is neither written nor handed out until nobody borrows.
     #[test]
     fn loans_last_as_long_as_the_borrower() {
-        let control = Control::with_segments(&[2]);
+        let control = Writer::with_segments(&[2]);
         let disks = disks(&[2]);
+        let s = &mut Supervisor::default();
         let mut parent = Process::new(control, 1);
-        assert!(parent.alloc(512, &disks).is_some());
+        assert!(parent.alloc(512, &disks, s).is_some());
         let lent = parent.out[0];
         parent.charge.proc().lends.store(1, Release);
         parent.slots.lend_all();
@@ -455,14 +615,14 @@ mod tests {
         parent.slots.settle_loans(&parent.charge);
         assert_eq!(parent.slots.used(), 512);
         for _ in 0..31 {
-            assert!(parent.alloc(512, &disks).is_some());
+            assert!(parent.alloc(512, &disks, s).is_some());
             assert!(parent.slots.is_own(parent.out[0].entry, 512));
         }
-        assert_eq!(parent.alloc(1, &disks), None);
+        assert_eq!(parent.alloc(1, &disks, s), None);
         parent.charge.proc().lends.store(0, Release);
         parent.slots.settle_loans(&parent.charge);
         assert_eq!(
-            parent.alloc(512, &disks),
+            parent.alloc(512, &disks, s),
             Some(vec![(0, lent.entry.slot())])
         );
     }
@@ -471,12 +631,13 @@ mod tests {
     /// was made since.
     #[test]
     fn loans_end_where_nobody_reads() {
-        let control = Control::with_segments(&[1]);
+        let control = Writer::with_segments(&[1]);
         let disks = disks(&[1]);
+        let s = &mut Supervisor::default();
         let mut parent = Process::new(control, 1);
         let page = parent.charge.proc();
         let mut all = Vec::new();
-        while parent.alloc(512, &disks).is_some() {
+        while parent.alloc(512, &disks, s).is_some() {
             all.push(parent.out[0]);
         }
         page.lends.store(1, Release);
@@ -501,7 +662,7 @@ mod tests {
         let mut again = Vec::new();
         page.sweep_wanted.store(1, Release);
         for _ in 0..2 {
-            again.push(parent.alloc(512, &disks).unwrap()[0].1 as usize / SWAPFILE_CLUSTER);
+            again.push(parent.alloc(512, &disks, s).unwrap()[0].1 as usize / SWAPFILE_CLUSTER);
         }
         again.sort_unstable();
         let mut freed = [cluster(0), cluster(2)];
@@ -513,11 +674,12 @@ mod tests {
 
     #[test]
     fn empty_segments_are_given_back_but_for_a_reserve() {
-        let control = Control::with_segments(&[8]);
+        let control = Writer::with_segments(&[8]);
         let disks = disks(&[8]);
+        let s = &mut Supervisor::default();
         let mut p = Process::new(control, 1);
         let mut all = Vec::new();
-        while p.alloc(512, &disks).is_some() {
+        while p.alloc(512, &disks, s).is_some() {
             all.push(p.out[0]);
         }
         // One slot keeps its segment.
@@ -528,12 +690,11 @@ mod tests {
         p.slots.free(kept.entry, 511);
         p.slots.trim(&p.charge);
         p.slots.validate().unwrap();
-        let mut discarded = 0;
-        control.devices[0].discard_free(|segs| discarded += segs.len());
-        assert_eq!(discarded, 5);
+        let discarded = s.take_freed(&p);
+        assert_eq!(discarded, 5 * SEGMENT_CLUSTERS);
         assert_eq!(p.slots.used(), 1);
         let mut n = 0;
-        while p.alloc(512, &disks).is_some() {
+        while p.alloc(512, &disks, s).is_some() {
             n += 1;
         }
         assert_eq!(n, 8 * CLUSTERS - 1);

@@ -598,13 +598,13 @@ impl SwapCache {
         // Counted and told first: poisoning wakes the program, and it may die of it.
         self.stats().pages_poisoned.add(pages.count() as u64);
         if !self.warned_lost.swap(true, Relaxed) {
-            self.charge.control.log(
+            self.charge.log(
                 "warning: a page could not be read back from swap; whoever touches it gets SIGBUS. \
                  See pages_poisoned in the statistics",
             );
         }
         if !self.abilities.poison || self.poison(pmd, pages).is_err() {
-            self.charge.control.log("a page could not be read back from swap, and this kernel cannot poison it: ending the program");
+            self.charge.log("a page could not be read back from swap, and this kernel cannot poison it: ending the program");
             crate::sys::thread::exit_group(super::EXIT_LOST);
         }
         g.lost = g.lost.or(pages);

@@ -536,7 +536,7 @@ impl SwapCache {
             let lost = left.minus(back).minus(g.swapped);
             if !lost.is_empty() && mem::resident(pmd.addr(), PMD_NR).is_ok() {
                 // The range is mapped, and the kernel took the pages back in no way.
-                self.charge.control.log(
+                self.charge.log(
                     "pages could not be given back to the program, which has no memory left: ending it",
                 );
                 crate::sys::thread::exit_group(super::EXIT_LOST);

@@ -83,17 +83,27 @@ impl SwapSpace {
         self.for_clusters(segment, |shard, idx| shard.online(idx));
     }
 
-    /// Stops using them, if every slot is free; says whether.
-    pub fn offline(&self, segment: Segment) -> bool {
-        let mut free = true;
+    /// Stops using those of the segment's clusters that are ours, if every slot of them is free. Says
+    /// which they were: bit n for the segment's cluster n. A segment has no more than 64.
+    pub fn offline(&self, segment: Segment) -> u64 {
+        let (mut free, mut ours, mut n) = (true, 0, 0);
         self.for_clusters(segment, |shard, idx| {
-            free &= shard.clusters[idx as usize].state == ClusterState::Free;
+            if !shard.is_offline(idx) {
+                free &= shard.clusters[idx as usize].state == ClusterState::Free;
+                ours |= 1 << n;
+            }
+            n += 1;
         });
         // Whoever frees meanwhile makes no cluster of these less free, and only the caller allocates.
-        if free {
-            self.for_clusters(segment, |shard, idx| shard.offline(idx));
+        if !free || ours == 0 {
+            return 0;
         }
-        free
+        self.for_clusters(segment, |shard, idx| {
+            if !shard.is_offline(idx) {
+                shard.offline(idx);
+            }
+        });
+        ours
     }
 
     fn for_clusters(&self, segment: Segment, mut f: impl FnMut(&mut Shard, u32)) {

@@ -31,6 +31,18 @@ pub fn close(fd: i32) {
     let _ = unsafe { syscall(libc::SYS_close, [fd as usize]) };
 }
 
+/// Whether the other side of a connection is gone. Without waiting.
+pub fn is_hung_up(fd: i32) -> bool {
+    let mut polled = libc::pollfd {
+        fd,
+        events: 0,
+        revents: 0,
+    };
+    // SAFETY: one structure, which outlives the call.
+    let _ = unsafe { syscall(libc::SYS_poll, [&raw mut polled as usize, 1, 0]) };
+    polled.revents & libc::POLLHUP != 0
+}
+
 /// Closes every descriptor of this thread's table but these.
 pub fn close_all_but(keep: &[i32]) {
     let mut first = 0u32;

@@ -66,16 +66,26 @@ pub fn map_threads_own(len: usize) -> Result<*mut u8, Errno> {
     Ok(a)
 }
 
-/// Maps a file that is shared with the supervisor, readable and writable.
-pub fn map_shared(fd: i32, len: usize) -> Result<usize, Errno> {
+/// What a mapping is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    Read,
+    Write,
+}
+
+/// Maps a file that is shared with the supervisor; to write means to read too.
+pub fn map_shared(fd: i32, len: usize, access: Access) -> Result<usize, Errno> {
     let at = match arena::take(len, crate::mm::PAGE_SIZE) {
         Some(at) => at?,
         None => 0,
     };
     let over = if at == 0 { 0 } else { libc::MAP_FIXED };
-    let rw = libc::PROT_READ | libc::PROT_WRITE;
+    let prot = match access {
+        Access::Read => libc::PROT_READ,
+        Access::Write => libc::PROT_READ | libc::PROT_WRITE,
+    };
     let flags = (libc::MAP_SHARED | over) as usize;
-    let args = [at, len, rw as usize, flags, fd as usize, 0];
+    let args = [at, len, prot as usize, flags, fd as usize, 0];
     // SAFETY: a new mapping, over addresses that were taken for it.
     let map = || unsafe { syscall(libc::SYS_mmap, args) };
     let mut mapped = map();

@@ -455,12 +455,14 @@ pub fn seccomp() -> Option<u32> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     AddressSpace,
+    FileSize,
     LockedMemory,
 }
 
 pub fn limit(which: Limit) -> io::Result<Option<u64>> {
     let resource = match which {
         Limit::AddressSpace => libc::RLIMIT_AS,
+        Limit::FileSize => libc::RLIMIT_FSIZE,
         Limit::LockedMemory => libc::RLIMIT_MEMLOCK,
     };
     let mut limit = MaybeUninit::<libc::rlimit>::uninit();

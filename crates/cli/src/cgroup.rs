@@ -3,6 +3,7 @@
 //! A [`Group`] is a child of the caller's own group, so that limits which are
 //! in force stay in force. It is removed, with whoever is inside, when dropped.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -162,6 +163,33 @@ impl Own {
                 Some(GroupRoom { limit, left })
             })
             .min_by_key(|room| room.left)
+    }
+
+    /// Who is in the group and in those below it.
+    pub fn processes(&self) -> BTreeSet<u32> {
+        let mut found = BTreeSet::new();
+        let mut open = vec![self.path.clone()];
+        while let Some(dir) = open.pop() {
+            let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+            found.extend(text.lines().filter_map(|l| l.parse::<u32>().ok()));
+            let below = fs::read_dir(&dir).into_iter().flatten().flatten();
+            open.extend(below.map(|e| e.path()).filter(|p| p.is_dir()));
+        }
+        found
+    }
+
+    /// What the group is charged for, but for pages of files that can be dropped.
+    pub fn charged(&self) -> Option<u64> {
+        let (usage, prefix, cache) = match self.version {
+            Version::V1 => ("memory.usage_in_bytes", "total_", "total_cache"),
+            Version::V2 => ("memory.current", "", "file"),
+        };
+        let used = read_number(&self.path.join(usage))?;
+        let stat = fs::read_to_string(self.path.join("memory.stat")).ok()?;
+        let entry = |name: &str| entry_of(&stat, name).unwrap_or(0);
+        // What is dirty goes to its file when there is need.
+        let files = entry(cache).saturating_sub(entry(&format!("{prefix}shmem")));
+        Some(used.saturating_sub(files))
     }
 
     /// The directory in which a child with a limit can be made.

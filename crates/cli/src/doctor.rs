@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use crate::bench::report::align;
+use crate::os;
 use crate::swap_spec::{self, SwapSpec};
 
 #[derive(clap::Args, Debug)]
@@ -103,6 +104,8 @@ fn works(checks: &[Check]) -> bool {
 }
 
 pub fn run(args: &DoctorArgs) -> ExitCode {
+    // What is tried with files may meet a limit of their size.
+    os::ignore_file_size_signal();
     let checks = checks::all(args.swap.as_ref());
     let promote = promote::all();
     let works = works(&checks);

@@ -118,19 +118,42 @@ pub fn memory_file(name: &str) -> io::Result<File> {
     }
 }
 
-/// As `memory_file`, of a size that nobody can change.
-pub fn sealed_memory_file(name: &str, bytes: u64) -> io::Result<File> {
+/// As `memory_file`, of so many bytes, and can be sealed.
+pub fn sized_memory_file(name: &str, bytes: u64) -> io::Result<File> {
     let name = CString::new(name).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: `name` is a C string; on success the descriptor is ours alone.
-    unsafe {
+    let file = unsafe {
         let fd = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
         check(fd)?;
-        let file = File::from_raw_fd(fd);
-        file.set_len(bytes)?;
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        check(libc::fcntl(fd, libc::F_ADD_SEALS, seals))?;
-        Ok(file)
-    }
+        File::from_raw_fd(fd)
+    };
+    file.set_len(bytes)?;
+    Ok(file)
+}
+
+/// What nobody can change any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seal {
+    Size,
+    /// Nor the content, but by mappings that are there already.
+    SizeAndContent,
+}
+
+pub fn seal(file: &File, what: Seal) -> io::Result<()> {
+    let content = match what {
+        Seal::Size => 0,
+        Seal::SizeAndContent => libc::F_SEAL_FUTURE_WRITE,
+    };
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL | content;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })
+}
+
+/// As `memory_file`, of a size that nobody can change.
+pub fn sealed_memory_file(name: &str, bytes: u64) -> io::Result<File> {
+    let file = sized_memory_file(name, bytes)?;
+    seal(&file, Seal::Size)?;
+    Ok(file)
 }
 
 /// Of linux/swap.h.
@@ -216,6 +239,12 @@ pub fn kill(pid: i32) -> io::Result<()> {
         Err(err) if err.raw_os_error() == Some(libc::ESRCH) => Ok(()),
         other => other,
     }
+}
+
+/// Files that become larger than this process may write are an error, and not its end.
+pub fn ignore_file_size_signal() {
+    // SAFETY: no memory is passed.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
 /// Leaves the terminal's process group, so that Ctrl-C goes to the parent

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use hugeswap::control::SwapIn;
 
 use crate::size::Size;
-use crate::swap_spec::{self, SwapSpec};
+use crate::swap_spec::{self, Place};
 
 #[derive(clap::Args, Debug, Clone)]
 #[command(after_help = "\
@@ -14,15 +14,20 @@ The exit status is the program's; 128 + N where signal N ended it.
 
   hugeswap run --memory 512M --swap /var/tmp -- python3 sort.py")]
 pub struct RunArgs {
-    /// Memory that the program's data may occupy, as in 512M or 1.5G [default: what the memory group leaves, or half of what is available]
+    /// Memory that the run may occupy, as in 512M or 1.5G [default: what the memory group leaves, or half of what is available]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub memory: Option<Size>,
 
-    /// Where the rest goes: a directory, a file, a block device, or 'ram'; may be repeated [default: a directory on a disk]
-    #[arg(long, value_name = "SPEC", value_parser = swap_spec::parser())]
-    pub swap: Vec<SwapSpec>,
+    /// Where the rest goes: a directory, a file, a block device, or 'ram'; may be repeated, each with a size and a
+    /// priority of its own, as in /mnt/fast,size=10G,priority=1 [default: a directory on a disk]
+    #[arg(long, value_name = "SPEC", value_parser = swap_spec::place_parser())]
+    pub swap: Vec<Place>,
 
-    /// Most that may be swapped out, over all of --swap
+    /// Use a block device that holds data of no known kind: the data is lost
+    #[arg(long)]
+    pub overwrite: bool,
+
+    /// Most that may be swapped out, over all of --swap [default: four times the memory, less where a disk would not keep 20 % and 10G free]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub swap_size: Option<Size>,
 
@@ -34,11 +39,13 @@ pub struct RunArgs {
     #[arg(long)]
     pub no_encrypt: bool,
 
-    /// Write counters to this file as JSON, every second and at the end
+    /// Write counters to this file as JSON, every second and at the end; a pipe, or /dev/stdout, gets a line
+    /// each time
     #[arg(long, value_name = "FILE")]
     pub stats_json: Option<PathBuf>,
 
-    /// End the program with a message instead of going above the limit when swap is full
+    /// End the run with a message instead of going above the limit: when swap is full, or a program of it
+    /// can't be managed
     #[arg(long)]
     pub strict: bool,
 

@@ -7,6 +7,9 @@ use crate::size::{Size, GIB, MIB};
 
 /// Less than this cannot hold the engine's own buffers and a few huge pages.
 pub const LEAST_MEMORY: u64 = 64 * MIB;
+/// Addresses that each process of a run must be allowed to have: the window in which its memory is
+/// placed, and the program itself.
+pub const LEAST_ADDRESSES: u64 = 5 << 40;
 /// What a run needs beside its managed memory: the supervisor, the engine's tables and buffers,
 /// page tables, stacks and the program's libraries.
 const OUTSIDE: u64 = 24 * MIB;

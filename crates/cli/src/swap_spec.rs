@@ -1,15 +1,17 @@
 //! What `--swap` names, and where swap goes when nothing is named.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use crate::os;
+use crate::size::{Size, SizeError};
 
 /// As written: nothing has been looked at yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,15 +75,63 @@ impl std::error::Error for SpecError {}
 /// For clap: paths need not be UTF-8. A directory called `ram` is reached as
 /// `./ram`.
 pub fn parser() -> impl TypedValueParser<Value = SwapSpec> {
-    OsStringValueParser::new().try_map(|text: OsString| {
-        if text.is_empty() {
-            Err("empty: give a directory, a file, a block device or 'ram'")
-        } else if text == "ram" {
-            Ok(SwapSpec::Ram)
-        } else {
-            Ok(SwapSpec::Path(text.into()))
+    OsStringValueParser::new().try_map(SwapSpec::parse)
+}
+
+/// A place as `run` takes it: with a size and a priority of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub spec: SwapSpec,
+    /// The most that goes there.
+    pub size: Option<Size>,
+    /// The highest is used first; of equals all.
+    pub priority: i16,
+}
+
+impl Place {
+    pub fn plain(spec: SwapSpec) -> Place {
+        Place {
+            spec,
+            size: None,
+            priority: 0,
         }
-    })
+    }
+
+    /// `DIR,size=10G,priority=5`; what does not look like that belongs to the name.
+    fn parse(text: OsString) -> Result<Place, String> {
+        let bytes = text.as_bytes();
+        let (mut end, mut size, mut priority) = (bytes.len(), None, None);
+        while let Some(comma) = bytes[..end].iter().rposition(|&b| b == b',') {
+            let word = std::str::from_utf8(&bytes[comma + 1..end]).unwrap_or("");
+            if let Some(value) = word.strip_prefix("size=") {
+                let value: Size = value.parse().map_err(|e: SizeError| e.to_string())?;
+                if size.replace(value).is_some() {
+                    return Err("size= is given twice".to_owned());
+                }
+            } else if let Some(value) = word.strip_prefix("priority=") {
+                let value = value.parse::<i16>().map_err(|_| {
+                    format!("priority={value} is not a whole number from -32768 to 32767")
+                })?;
+                if priority.replace(value).is_some() {
+                    return Err("priority= is given twice".to_owned());
+                }
+            } else {
+                break;
+            }
+            end = comma;
+        }
+        let spec = SwapSpec::parse(OsStr::from_bytes(&bytes[..end]).to_owned())?;
+        Ok(Place {
+            spec,
+            size,
+            priority: priority.unwrap_or(0),
+        })
+    }
+}
+
+/// For clap, as [`parser`].
+pub fn place_parser() -> impl TypedValueParser<Value = Place> {
+    OsStringValueParser::new().try_map(Place::parse)
 }
 
 impl fmt::Display for SwapSpec {
@@ -94,6 +144,16 @@ impl fmt::Display for SwapSpec {
 }
 
 impl SwapSpec {
+    fn parse(text: OsString) -> Result<SwapSpec, &'static str> {
+        if text.is_empty() {
+            Err("empty: give a directory, a file, a block device or 'ram'")
+        } else if text == "ram" {
+            Ok(SwapSpec::Ram)
+        } else {
+            Ok(SwapSpec::Path(text.into()))
+        }
+    }
+
     pub fn resolve(&self) -> Result<Target, SpecError> {
         let path = match self {
             SwapSpec::Ram => return Ok(Target::Ram),
@@ -189,6 +249,29 @@ mod tests {
             err.to_string().contains("mkdir -p /nowhere/at/all"),
             "{err}"
         );
+    }
+
+    #[test]
+    fn places_have_sizes_and_priorities() {
+        let parse = |text: &str| Place::parse(text.into());
+        let path = |p: &str| SwapSpec::Path(p.into());
+        assert_eq!(parse("/a").unwrap(), Place::plain(path("/a")));
+        let place = parse("/a,b,priority=-2,size=1.5G").unwrap();
+        assert_eq!(place.spec, path("/a,b"));
+        assert_eq!(place.size.map(Size::bytes), Some(3 << 29));
+        assert_eq!(place.priority, -2);
+        let ram = parse("ram,size=1G").unwrap();
+        assert_eq!((ram.spec, ram.priority), (SwapSpec::Ram, 0));
+        assert_eq!(parse("/a,sizes=1G").unwrap().spec, path("/a,sizes=1G"));
+        for wrong in [
+            ",size=1G",
+            "/a,size=x",
+            "/a,priority=1.5",
+            "/a,size=1G,size=2G",
+            "",
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

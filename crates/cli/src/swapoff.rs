@@ -9,16 +9,20 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use hugeswap::control::link::{Address, ENV};
-use hugeswap::control::{Control, DeviceEntry, Phase, Usage, SEGMENT_BYTES};
-use hugeswap::mm::PAGE_SIZE;
+use hugeswap::control::{
+    Control, DeviceEntry, Orders, Phase, Usage, CONTROL_FILE, ORDERS_FILE, SEGMENT_BYTES,
+};
+use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
 
 use crate::bench::progress::Progress;
-use crate::run::absolute;
+use crate::run::{absolute, descendants};
 use crate::size::Size;
 use crate::undo::Interrupt;
 
 /// How often is looked.
 const LOOK: Duration = Duration::from_millis(20);
+/// Without progress for so long it is looked who is stopped.
+const STALLED: Duration = Duration::from_millis(500);
 /// Without progress for so long it is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -39,7 +43,7 @@ pub struct SwapoffArgs {
 
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-TAKEN is what processes have of a device, in pieces of 32 MiB, with some in reserve.
+TAKEN is what processes have of a device, in pieces of 2 MiB, with some in reserve.
 
   hugeswap swapon            the devices of the run that is going on
   hugeswap swapon /nvme      use it again after 'hugeswap swapoff /nvme'")]
@@ -87,10 +91,11 @@ fn finish(result: Result<(), String>) -> ExitCode {
 struct Run {
     supervisor: u32,
     control: &'static Control,
+    orders: &'static Orders,
 }
 
 fn find_run(pid: Option<u32>) -> Result<Run, String> {
-    let mut found: Vec<PathBuf> = match pid {
+    let mut found: Vec<Files> = match pid {
         Some(pid) => of_program(pid)
             .into_iter()
             .chain(of_hugeswap(pid))
@@ -98,7 +103,7 @@ fn find_run(pid: Option<u32>) -> Result<Run, String> {
         None => processes().into_iter().filter_map(of_supervisor).collect(),
     };
     found.dedup();
-    let [path] = &found[..] else {
+    let [found] = &found[..] else {
         return Err(match (pid, found.len()) {
             (Some(pid), _) => {
                 format!("process {pid} belongs to no run of hugeswap that you may change")
@@ -107,15 +112,11 @@ fn find_run(pid: Option<u32>) -> Result<Run, String> {
             (None, _) => several(&found),
         });
     };
-    open(path)
+    open(found)
 }
 
-fn several(found: &[PathBuf]) -> String {
-    let pids: Vec<_> = found
-        .iter()
-        .filter_map(|p| supervisor_of(p))
-        .map(|p| p.to_string())
-        .collect();
+fn several(found: &[Files]) -> String {
+    let pids: Vec<_> = found.iter().map(|f| f.supervisor.to_string()).collect();
     format!(
         "there are several runs of hugeswap: name a process of the one you mean with --pid ({})",
         pids.join(", ")
@@ -131,8 +132,16 @@ fn processes() -> Vec<u32> {
         .collect()
 }
 
-/// The control page's file, where the process is a supervisor.
-fn of_supervisor(pid: u32) -> Option<PathBuf> {
+/// What a supervisor has open.
+#[derive(PartialEq, Eq)]
+struct Files {
+    supervisor: u32,
+    control: PathBuf,
+    orders: PathBuf,
+}
+
+/// Its files, where the process is a supervisor.
+fn of_supervisor(pid: u32) -> Option<Files> {
     if fs::read_to_string(format!("/proc/{pid}/comm"))
         .ok()?
         .trim_end()
@@ -140,14 +149,22 @@ fn of_supervisor(pid: u32) -> Option<PathBuf> {
     {
         return None;
     }
-    let fds = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
-    fds.flatten().map(|e| e.path()).find(|p| {
-        fs::read_link(p).is_ok_and(|to| to.to_string_lossy().starts_with("/memfd:hugeswap-control"))
+    let named = |name: &str| {
+        let fds = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+        let begins = format!("/memfd:{name}");
+        fds.flatten()
+            .map(|e| e.path())
+            .find(|p| fs::read_link(p).is_ok_and(|to| to.to_string_lossy().starts_with(&begins)))
+    };
+    Some(Files {
+        supervisor: pid,
+        control: named(CONTROL_FILE)?,
+        orders: named(ORDERS_FILE)?,
     })
 }
 
 /// The same, where the process is a supervisor or its parent, which the shell knows.
-fn of_hugeswap(pid: u32) -> Option<PathBuf> {
+fn of_hugeswap(pid: u32) -> Option<Files> {
     of_supervisor(pid).or_else(|| {
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
         children
@@ -158,7 +175,7 @@ fn of_hugeswap(pid: u32) -> Option<PathBuf> {
 }
 
 /// The same, where the process is a program of a run.
-fn of_program(pid: u32) -> Option<PathBuf> {
+fn of_program(pid: u32) -> Option<Files> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let name = format!("{ENV}=");
     let address = environment
@@ -174,28 +191,36 @@ fn supervisor_of(file: &Path) -> Option<u32> {
     file.components().nth(2)?.as_os_str().to_str()?.parse().ok()
 }
 
-fn open(path: &Path) -> Result<Run, String> {
+fn open(files: &Files) -> Result<Run, String> {
     let failed = |what: &dyn std::fmt::Display| format!("can't reach the run: {what}");
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .open(path)
-        .map_err(|e| failed(&e))?;
-    let size = file.metadata().map_err(|e| failed(&e))?.len();
-    let control = map(&file).filter(|c| size == Control::BYTES as u64 && c.is_valid());
-    match (control, supervisor_of(path)) {
-        (Some(control), Some(supervisor)) => Ok(Run {
-            supervisor,
+    let open = |path: &Path, write: bool, bytes: usize| {
+        let file = File::options().read(true).write(write).open(path);
+        let file = file.map_err(|e| failed(&e))?;
+        let len = file.metadata().map_err(|e| failed(&e))?.len();
+        Ok::<_, String>((len == bytes as u64).then_some(file))
+    };
+    let control = open(&files.control, false, Control::BYTES)?;
+    let orders = open(&files.orders, true, Orders::BYTES)?;
+    let mapped = control.zip(orders).and_then(|(c, o)| map(&c, &o));
+    match mapped.filter(|(c, o)| c.is_valid() && o.is_valid()) {
+        Some((control, orders)) => Ok(Run {
+            supervisor: files.supervisor,
             control,
+            orders,
         }),
         _ => Err("the run was started by another version of hugeswap: use that one".to_owned()),
     }
 }
 
 #[allow(unsafe_code)]
-fn map(file: &File) -> Option<&'static Control> {
-    // SAFETY: only hugeswap's processes have the file, and write to it as we do.
-    unsafe { Control::map(file.as_raw_fd()) }.ok()
+fn map(control: &File, orders: &File) -> Option<(&'static Control, &'static Orders)> {
+    // SAFETY: they have these sizes, and only hugeswap's processes have them, and write to them as we do.
+    unsafe {
+        Some((
+            Control::map(control.as_raw_fd()).ok()?,
+            Orders::map(orders.as_raw_fd()).ok()?,
+        ))
+    }
 }
 
 fn name(entry: &DeviceEntry) -> String {
@@ -233,6 +258,17 @@ impl Run {
         }
     }
 
+    /// A process of the run that is stopped, if one is.
+    fn stopped(&self) -> Option<u32> {
+        let all = descendants([self.supervisor]);
+        let is_stopped = |pid: &u32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+            state.is_some_and(|s| s.starts_with(['T', 't']))
+        };
+        all.into_iter().find(is_stopped)
+    }
+
     /// Bytes in swap, of all living processes.
     fn swapped(&self) -> u64 {
         self.control.totals.swapped_bytes.load(Relaxed)
@@ -241,14 +277,14 @@ impl Run {
     /// What keeps the device from being swapped off, if anything does.
     fn check_room(&self, d: usize) -> Result<(), String> {
         let devices = self.control.devices();
-        let is_on = |&o: &usize| o != d && devices[o].usage().phase == Phase::On;
+        let is_on = |&o: &usize| o != d && self.orders.usage(o).phase == Phase::On;
         if !(0..devices.len()).any(|o| is_on(&o)) {
             return Err(format!(
                 "'{}' is the only device that the run uses: without it the memory limit could not be kept",
                 name(&devices[d])
             ));
         }
-        let taken = |e: &DeviceEntry| e.owned_segments() as u64 * SEGMENT_BYTES;
+        let taken = |e: &DeviceEntry| (e.taken_clusters() * PMD_SIZE) as u64;
         let others: u64 = (0..devices.len())
             .filter(is_on)
             .map(|o| {
@@ -277,40 +313,37 @@ impl Run {
         let d = self.find(device)?;
         let entry = &self.control.devices()[d];
         let interrupt = Interrupt::catch().map_err(|e| format!("can't wait for signals: {e}"))?;
-        let usage = match entry.usage() {
+        let usage = match self.orders.usage(d) {
             u if u.phase == Phase::On => {
                 self.check_room(d)?;
-                entry
-                    .change(u, Phase::Leaving)
+                self.orders
+                    .change(d, u, Phase::Leaving)
                     .ok_or("somebody else changed it just now: look again")?
             }
             u if u.phase == Phase::Leaving => u,
             _ => return Err(format!("'{}' is off already", name(entry))),
         };
-        self.control.call();
-        let watched = self.watch(entry, usage, &interrupt);
+        self.orders.call();
+        let watched = self.watch(d, usage, &interrupt);
         if watched.is_err() {
             // Refused if it is off by now, which is as well.
-            entry.change(usage, Phase::On);
-            self.control.call();
+            self.orders.change(d, usage, Phase::On);
+            self.orders.call();
         }
         watched
     }
 
     /// Until it is off.
-    fn watch(
-        &self,
-        entry: &DeviceEntry,
-        usage: Usage,
-        interrupt: &Interrupt,
-    ) -> Result<(), String> {
+    fn watch(&self, d: usize, usage: Usage, interrupt: &Interrupt) -> Result<(), String> {
+        let entry = &self.control.devices()[d];
         let began = Instant::now();
         let moved = || self.control.totals.swapoff_pages.load(Relaxed);
         let before = moved();
         let mut last = (0, 0, began);
+        let mut told = None;
         let mut progress = Progress::new();
         loop {
-            let now = entry.usage();
+            let now = self.orders.usage(d);
             if now.phase == Phase::Off || !self.is_going_on() {
                 return Ok(());
             }
@@ -320,9 +353,9 @@ impl Run {
             if interrupt.check().is_err() {
                 return Err(format!("interrupted: '{}' stays in use", name(entry)));
             }
-            let (pages, segments) = (moved(), entry.owned_segments());
-            if (pages, segments) != (last.0, last.1) {
-                last = (pages, segments, Instant::now());
+            let (pages, clusters) = (moved(), entry.taken_clusters());
+            if (pages, clusters) != (last.0, last.1) {
+                last = (pages, clusters, Instant::now());
             } else if last.2.elapsed() > PATIENCE {
                 return Err(format!(
                     "'{}' could not be emptied, and stays in use: nothing moved for {} s. \
@@ -331,9 +364,19 @@ impl Run {
                     PATIENCE.as_secs()
                 ));
             }
+            let waits = last.2.elapsed() > STALLED;
+            let stopped = waits.then(|| self.stopped()).flatten();
+            if let Some(pid) = stopped.filter(|_| stopped != told) {
+                progress.clear();
+                errln!(
+                    "hugeswap: waits for process {pid}, which is stopped and moves nothing: \
+                     'kill -CONT {pid}' lets it go on"
+                );
+            }
+            told = stopped.or(told);
             let (gone, left) = (
                 pages.saturating_sub(before) * PAGE_SIZE as u64,
-                segments as u64 * SEGMENT_BYTES,
+                (clusters * PMD_SIZE) as u64,
             );
             progress.show(&format!(
                 "{} moved, at most {} to go",
@@ -346,22 +389,24 @@ impl Run {
 
     fn swapon(&self, device: &str) -> Result<(), String> {
         let d = self.find(device)?;
-        let entry = &self.control.devices()[d];
         loop {
-            let usage = entry.usage();
+            let usage = self.orders.usage(d);
             match usage.phase {
                 Phase::On => return Ok(()),
                 Phase::Releasing if self.is_going_on() => std::thread::sleep(LOOK),
                 _ => {
-                    entry.change(usage, Phase::On);
-                    self.control.call();
+                    self.orders.change(d, usage, Phase::On);
+                    self.orders.call();
                 }
             }
         }
     }
 
     fn show(&self, json: bool) -> Result<(), String> {
-        let rows: Vec<_> = self.control.devices().iter().map(row).collect();
+        let devices = self.control.devices().iter().enumerate();
+        let rows: Vec<_> = devices
+            .map(|(d, entry)| row(entry, self.orders.usage(d)))
+            .collect();
         let text = if json {
             serde_json::to_string_pretty(&rows).unwrap_or_default() + "\n"
         } else {
@@ -378,20 +423,20 @@ struct Row {
     name: String,
     state: &'static str,
     size_bytes: u64,
-    /// In pieces of 32 MiB, with what is kept in reserve.
+    /// In pieces of 2 MiB, with what is kept in reserve.
     taken_bytes: u64,
 }
 
-fn row(entry: &DeviceEntry) -> Row {
+fn row(entry: &DeviceEntry, usage: Usage) -> Row {
     Row {
         name: name(entry),
-        state: match entry.usage().phase {
+        state: match usage.phase {
             Phase::On => "on",
             Phase::Leaving | Phase::Releasing => "leaving",
             Phase::Off => "off",
         },
         size_bytes: entry.max_bytes,
-        taken_bytes: entry.owned_segments() as u64 * SEGMENT_BYTES,
+        taken_bytes: (entry.taken_clusters() * PMD_SIZE) as u64,
     }
 }
 

@@ -39,9 +39,7 @@ pub fn report() {
             place.map_or(0, |p| p.line()),
         );
         let text = core::str::from_utf8(&line.bytes[..line.len]);
-        if let Some(run) = control::current() {
-            run.log(text.unwrap_or("a bug in hugeswap"));
-        }
+        control::log(text.unwrap_or("a bug in hugeswap"));
         thread::exit_group(EXIT_BUG);
     }));
 }

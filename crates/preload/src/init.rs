@@ -39,9 +39,7 @@ extern "C" fn constructor() {
             "hugeswap: this program runs unmanaged: the run's supervisor can't be reached ({e})\n"
         )),
         Failed::Other(e) => {
-            if let Some(run) = control::current() {
-                run.log(&format!("process {}: {e}", thread::getpid()));
-            }
+            control::log(&format!("process {}: {e}", thread::getpid()));
             thread::exit_group(engine::EXIT_START);
         }
     }

@@ -372,8 +372,9 @@ fn register(e: &Engine, bell: usize, c: &Call) -> Result<()> {
         .make(back.flags, back.fixed)
         .and_then(|_| e.register(bell, c.old, n));
     if again.is_err() {
-        let control = e.cache.charge.control;
-        control.log("memory that mremap moved can't be managed any more: ending the program");
+        e.cache
+            .charge
+            .log("memory that mremap moved can't be managed any more: ending the program");
         thread::exit_group(EXIT_LOST);
     }
     Err(err)

@@ -8,6 +8,7 @@
 //! its own under the same number. So that no swap data ever lands in such a file, rings hold the
 //! file itself (a registered file) and every other call first checks what the number stands for.
 
+mod contents;
 mod open;
 mod signature;
 mod space;
@@ -50,6 +51,8 @@ pub struct Options {
     pub buffered: bool,
     /// Use a block device whatever it carries now.
     pub force: bool,
+    /// Use a block device with data on it that nobody knows.
+    pub overwrite: bool,
     /// Pass [`Device::discard`] on to a block device. Files always give their space back.
     pub discard_blocks: bool,
     /// Longer requests are cut into I/Os of this size, all in flight at once: 512 KiB to 2 MiB.
@@ -68,6 +71,7 @@ impl Options {
             via: Via::Auto,
             buffered: false,
             force: false,
+            overwrite: false,
             discard_blocks: false,
             piece: DEFAULT_PIECE,
             line: None,

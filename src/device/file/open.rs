@@ -8,11 +8,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use super::super::guarded_fd::GuardedFd;
 use super::super::os::{self, Errno};
-use super::{signature, FileDevice, OpenError, Options, Store};
+use super::{contents, signature, FileDevice, OpenError, Options, Store};
 use crate::mm::PAGE_SIZE;
 
 /// Marks an existing file as ours, so that it may be used again after a run that was killed.
 const MARK: &CStr = c"user.hugeswap";
+
+/// How often a block device in use is tried again, and after how many microseconds.
+const BUSY_TRIES: u32 = 50;
+const BUSY_PAUSE: u32 = 20_000;
 
 const READ_WRITE: i32 = libc::O_RDWR | libc::O_NOCTTY | libc::O_NONBLOCK;
 
@@ -23,7 +27,8 @@ impl FileDevice {
     /// * a path that does not exist: a file created there, mode 0600, and unlinked at once;
     /// * an existing regular file: used if it is this user's, has mode 0600 and one name, is not in
     ///   use, and holds no data or was marked as ours by an earlier run;
-    /// * a block device: used if it is not in use and carries nothing known, unless forced.
+    /// * a block device: used if it is not in use, can be written, and carries nothing, or swap of an
+    ///   earlier run; its last page says from then on that it is ours.
     pub fn open(path: &Path, options: &Options) -> Result<Self, OpenError> {
         let at = Place { path, options };
         let name =
@@ -41,6 +46,30 @@ impl FileDevice {
             libc::S_IFBLK => at.block(&name),
             _ => Err(OpenError::WrongKind { path: path.into() }),
         }
+    }
+
+    /// Whether a block device could be opened so, as a check; nothing is written to it.
+    pub fn examine(path: &Path, options: &Options) -> Result<(), OpenError> {
+        let at = Place { path, options };
+        let name =
+            CString::new(path.as_os_str().as_bytes()).map_err(|_| at.os("open", libc::ENOENT))?;
+        at.examine_block(&name).map(drop)
+    }
+
+    /// What of a block device is for swap.
+    pub fn bytes_of(path: &Path) -> Result<u64, OpenError> {
+        let options = Options::new(u64::MAX);
+        let at = Place {
+            path,
+            options: &options,
+        };
+        let name =
+            CString::new(path.as_os_str().as_bytes()).map_err(|_| at.os("open", libc::ENOENT))?;
+        let fd = os::open(None, &name, libc::O_RDONLY | libc::O_NONBLOCK, 0)
+            .map_err(|errno| at.os("open", errno))?;
+        let size = os::block_size_bytes(fd.as_fd());
+        size.map(contents::usable)
+            .map_err(|errno| at.os("find the size of", errno))
     }
 
     /// Like [`from_fd`](Self::from_fd), with all options.
@@ -176,37 +205,50 @@ impl Place<'_> {
     }
 
     /// A block device is opened exclusively, which fails while it is mounted or part of a volume,
-    /// and refused if it carries something known, unless forced.
+    /// and refused if it carries something known, unless forced, or data at all, unless allowed.
     fn block(&self, name: &CStr) -> Result<FileDevice, OpenError> {
-        let fd = self
-            .try_direct(None, name, READ_WRITE | libc::O_EXCL)
-            .map_err(|errno| match errno {
-                libc::EBUSY => OpenError::InUse {
-                    path: self.path.into(),
-                },
-                errno => self.os("open", errno),
-            })?;
+        let (fd, size) = self.examine_block(name)?;
+        // Marked through the page cache, as it was looked at: the page is not aligned in memory.
+        let other =
+            os::open(None, name, libc::O_RDWR, 0).map_err(|errno| self.os("open", errno))?;
+        contents::mark(other.as_fd(), size).map_err(|errno| self.os("write to", errno))?;
+        self.finish(fd)
+    }
+
+    fn examine_block(&self, name: &CStr) -> Result<(OwnedFd, u64), OpenError> {
+        let open = || self.try_direct(None, name, READ_WRITE | libc::O_EXCL);
+        let mut opened = open();
+        // Of a run that has just ended the kernel may still be taking rings down.
+        for _ in 0..BUSY_TRIES {
+            if !matches!(opened, Err(libc::EBUSY)) {
+                break;
+            }
+            os::sleep_micros(BUSY_PAUSE);
+            opened = open();
+        }
+        let fd = opened.map_err(|errno| match errno {
+            libc::EBUSY => OpenError::InUse {
+                path: self.path.into(),
+            },
+            errno => self.os("open", errno),
+        })?;
+        // Opening one for writing is not refused.
+        if os::block_is_read_only(fd.as_fd()) == Ok(true) {
+            return Err(self.os("write to", libc::EROFS));
+        }
+        let size =
+            os::block_size_bytes(fd.as_fd()).map_err(|errno| self.os("find the size of", errno))?;
         if !self.options.force {
             // Looked at through the page cache: the pieces are small and not aligned.
             let look =
                 os::open(None, name, libc::O_RDONLY, 0).map_err(|errno| self.os("open", errno))?;
-            let size = os::block_size_bytes(look.as_fd())
-                .map_err(|errno| self.os("find the size of", errno))?;
-            let found = signature::find(size, |offset, buffer| {
+            let found = contents::look(size, |offset, buffer| {
                 os::pread_slice(look.as_fd(), buffer, offset).is_ok()
-            });
-            match found {
-                Ok(None) => {}
-                Ok(Some(what)) => {
-                    return Err(OpenError::Signature {
-                        path: self.path.into(),
-                        what,
-                    })
-                }
-                Err(signature::Unreadable) => return Err(self.os("read", libc::EIO)),
-            }
+            })
+            .map_err(|signature::Unreadable| self.os("read", libc::EIO))?;
+            contents::refuse(found, self.options.overwrite, self.path)?;
         }
-        self.finish(fd)
+        Ok((fd, size))
     }
 
     fn finish(&self, fd: OwnedFd) -> Result<FileDevice, OpenError> {
@@ -220,7 +262,7 @@ impl Place<'_> {
         let whole_pages = |bytes: u64| bytes - bytes % PAGE_SIZE as u64;
         let limit = whole_pages(self.options.max_bytes);
         let max_bytes = if block {
-            limit.min(whole_pages(size))
+            limit.min(contents::usable(size))
         } else {
             limit
         };

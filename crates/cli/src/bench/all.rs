@@ -73,7 +73,15 @@ pub struct Verdict {
     pub target: f64,
 }
 
+/// What a verdict on the disk itself is against.
+pub const FIO: &str = "fio, 2 MiB mixed";
+
 impl Verdict {
+    /// Against what the disk can do, and not against the kernel's swap.
+    pub fn is_of_fio(&self) -> bool {
+        self.against == FIO
+    }
+
     pub fn reached(&self) -> bool {
         self.ratio >= self.target
     }
@@ -316,7 +324,7 @@ fn judge(report: &mut Report, workload: &Workload, medium: Medium, test: &swap_t
             what: workload.name.to_owned(),
             medium,
             threads: test.threads,
-            against: "fio, 2 MiB mixed".into(),
+            against: FIO.into(),
             ratio: ours / fio,
             target: 0.85,
         });

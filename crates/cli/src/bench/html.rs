@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::all::{Medium, Report};
+use super::all::{Medium, Report, Verdict};
 use super::plot::{self, Bar, Line};
 use super::programs::Document;
 use super::report;
@@ -16,11 +16,23 @@ summary{cursor:pointer}";
 pub fn page(report: &Report) -> Result<String, String> {
     let mut body = String::new();
     head(&mut body, report);
-    for (medium, title) in [(Medium::Disk, "On disk"), (Medium::Memory, "In memory")] {
-        let bars: Vec<Bar> = report
-            .verdicts
-            .iter()
-            .filter(|v| v.medium == medium)
+    const KERNEL: &str = "times as fast as the kernel's swap";
+    const FIO: &str = "times as fast as fio";
+    let kernel = |medium| move |v: &&Verdict| v.medium == medium && !v.is_of_fio();
+    let of = |belongs: &dyn Fn(&&Verdict) -> bool| -> Vec<&Verdict> {
+        report.verdicts.iter().filter(|v| belongs(v)).collect()
+    };
+    for (title, axis, verdicts) in [
+        ("On disk", KERNEL, of(&kernel(Medium::Disk))),
+        ("In memory", KERNEL, of(&kernel(Medium::Memory))),
+        (
+            "On disk, against what the disk can do",
+            FIO,
+            of(&|v| v.is_of_fio()),
+        ),
+    ] {
+        let bars: Vec<Bar> = verdicts
+            .into_iter()
             .map(|v| Bar {
                 label: format!("{} ({}), {}", v.what, v.threads, v.against),
                 value: v.ratio,
@@ -29,7 +41,7 @@ pub fn page(report: &Report) -> Result<String, String> {
             .collect();
         if !bars.is_empty() {
             element(&mut body, "h2", title);
-            body.push_str(&plot::bars(&bars)?);
+            body.push_str(&plot::bars(&bars, axis)?);
         }
     }
     if let Some(programs) = &report.programs {
@@ -66,18 +78,18 @@ fn head(body: &mut String, report: &Report) {
         machine.memory_bytes as f64 / (1u64 << 30) as f64,
     );
     element(body, "p", &text);
-    let text = "A bar says how many times as fast a program is under hugeswap as under the \
-                kernel's swap, with the same limit of memory, on the same disk or in memory, in \
-                turn. The black mark is what it should be at least; bars that fall short of it are \
-                orange. In brackets the number of threads.";
+    let text = "Each bar shows how many times as fast a test ran under hugeswap as under the kernel's \
+                swap, with the same memory limit and the same disk, or memory in place of a disk; the \
+                two took turns. To the left of 1 hugeswap is slower. The black mark is the goal; orange \
+                bars miss it. The number of threads is in brackets.";
     element(body, "p", text);
     if report.quick {
-        let text = "This was a quick run, with small sizes: its figures are rough.";
+        let text = "A quick run, with small sizes: the figures are rough.";
         element(body, "p", text);
     }
     if let Some(rate) = report.fio_mixed_read_rate {
         let text = format!(
-            "fio with 2 MiB requests, half of them writes: {:.2} GB/s read and as much written.",
+            "fio, with requests of 2 MiB, half of them writes: {:.2} GB/s read, and as much written.",
             rate / 1e9
         );
         element(body, "p", &text);
@@ -88,13 +100,10 @@ fn head(body: &mut String, report: &Report) {
 }
 
 fn programs_part(body: &mut String, programs: &Document) {
-    element(
-        body,
-        "h2",
-        "Real programs with half of the memory that they need",
-    );
-    let text = "The lost share is the time that hugeswap loses against a run with no limit, as a \
-                part of the time that the kernel's swap loses.";
+    element(body, "h2", "Real programs with half the memory they need");
+    let text =
+        "Lost share: the time that hugeswap adds to a run without a limit, divided by the time \
+                that the kernel's swap adds.";
     element(body, "p", text);
     let short: Vec<bool> = programs
         .programs
@@ -217,7 +226,7 @@ pub fn check(page: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::all::Verdict;
+    use super::super::all::FIO;
     use super::super::swap_test::Machine;
     use super::*;
 
@@ -243,7 +252,14 @@ mod tests {
             commit: "x",
             seconds_since_1970: 0,
             quick: true,
-            verdicts: vec![verdict(Medium::Disk, 3.0), verdict(Medium::Memory, 0.3)],
+            verdicts: vec![
+                verdict(Medium::Disk, 3.0),
+                verdict(Medium::Memory, 0.3),
+                Verdict {
+                    against: FIO.into(),
+                    ..verdict(Medium::Disk, 0.9)
+                },
+            ],
             tests: Vec::new(),
             programs: None,
             fio_mixed_read_rate: Some(1e9),
@@ -251,7 +267,8 @@ mod tests {
         };
         let page = page(&report).unwrap();
         check(&page);
-        assert_eq!(page.matches("<svg").count(), 2);
+        assert_eq!(page.matches("<svg").count(), 3);
+        assert_eq!(page.matches("times as fast as fio").count(), 1);
         assert!(page.contains("a &lt; b &amp; c") && page.contains("&lt;nothing&gt;"));
     }
 }

@@ -29,14 +29,17 @@ const LINES: [RGBColor; 4] = [
     RGBColor(204, 121, 167),
 ];
 
-/// Bars from 1 (as fast as the kernel) to the ratio, on a logarithmic scale.
-pub fn bars(bars: &[Bar]) -> std::result::Result<String, String> {
+/// The room that a figure takes beside its bar.
+const FIGURE: i32 = 48;
+
+/// Bars from 1 (as fast as what it is compared with) to the ratio, on a logarithmic scale.
+pub fn bars(bars: &[Bar], axis: &str) -> std::result::Result<String, String> {
     let mut svg = String::new();
-    draw_bars(&mut svg, bars).map_err(|err| err.to_string())?;
+    draw_bars(&mut svg, bars, axis).map_err(|err| err.to_string())?;
     Ok(svg)
 }
 
-fn draw_bars(svg: &mut String, bars: &[Bar]) -> Result {
+fn draw_bars(svg: &mut String, bars: &[Bar], axis: &str) -> Result {
     let values = || {
         bars.iter()
             .flat_map(|b| [Some(b.value), b.target])
@@ -58,7 +61,7 @@ fn draw_bars(svg: &mut String, bars: &[Bar]) -> Result {
         .disable_y_mesh()
         .disable_y_axis()
         .x_label_formatter(&|x| format!("{x}"))
-        .x_desc("times as fast as the kernel's swap")
+        .x_desc(axis)
         .light_line_style(WHITE)
         .draw()?;
     for (row, bar) in bars.iter().enumerate() {
@@ -66,7 +69,9 @@ fn draw_bars(svg: &mut String, bars: &[Bar]) -> Result {
         let y = rows - row as f64 - 1.0;
         let reached = bar.target.is_none_or(|target| bar.value >= target);
         let colour = if reached { REACHED } else { SHORT };
-        let ends = [(1.0, y + 0.2), (bar.value.clamp(low, high), y + 0.8)];
+        // A rectangle has its left side first: below 1 that is the value.
+        let value = bar.value.clamp(low, high);
+        let ends = [(value.min(1.0), y + 0.2), (value.max(1.0), y + 0.8)];
         chart.draw_series([Rectangle::new(ends, colour.filled())])?;
         if let Some(target) = bar.target {
             let mark = vec![(target, y + 0.08), (target, y + 0.92)];
@@ -74,7 +79,13 @@ fn draw_bars(svg: &mut String, bars: &[Bar]) -> Result {
         }
         let at = chart.backend_coord(&(bar.value.max(1.0), y + 0.5));
         let figure = format!("{:.2}", bar.value);
-        root.draw(&Text::new(figure, (at.0 + 8, at.1 - 6), ("sans-serif", 13)))?;
+        // Not where the mark would go through it.
+        let mark = bar.target.map(|t| chart.backend_coord(&(t, y + 0.5)).0);
+        let left = match mark {
+            Some(x) if (at.0..at.0 + FIGURE).contains(&x) => x,
+            _ => at.0,
+        };
+        root.draw(&Text::new(figure, (left + 8, at.1 - 6), ("sans-serif", 13)))?;
         root.draw(&Text::new(
             bar.label.clone(),
             (8, at.1 - 6),
@@ -132,6 +143,47 @@ fn draw_lines(svg: &mut String, lines: &[Line]) -> Result {
 mod tests {
     use super::*;
 
+    /// The numbers of an attribute of those elements that have this colour, or that hold text.
+    fn numbers(svg: &str, of: &str, attribute: &str) -> Vec<f64> {
+        let parts = svg.split('<').filter(|part| part.starts_with(of));
+        let value = |part: &str| {
+            let (_, rest) = part.split_once(&format!(" {attribute}=\""))?;
+            rest.split_once('"')?.0.parse().ok()
+        };
+        parts.filter_map(value).collect()
+    }
+
+    #[test]
+    fn a_bar_below_one_is_seen_and_no_mark_goes_through_a_figure() {
+        let bar = |value, target| Bar {
+            label: String::new(),
+            value,
+            target: Some(target),
+        };
+        let svg = bars(&[bar(0.3, 2.0), bar(1.9, 2.0), bar(0.9, 1.0)], "times").unwrap();
+        // The first rectangle is the ground.
+        let widths = &numbers(&svg, "rect", "width")[1..];
+        assert!(
+            widths.len() >= 3 && widths.iter().all(|&w| w >= 1.0),
+            "{widths:?}"
+        );
+        let figures = ["0.30", "1.90", "0.90"].map(|figure| {
+            let text = svg.split("<text").find(|t| t.contains(figure)).unwrap();
+            numbers(&format!("<text{text}"), "text", "x")[0]
+        });
+        let marks: Vec<f64> = svg
+            .split("<polyline")
+            .filter(|p| p.contains("stroke-width=\"3\""))
+            .map(|p| p.split_once("points=\"").unwrap().1)
+            .map(|p| p.split([',', ' ']).next().unwrap().parse().unwrap())
+            .collect();
+        assert_eq!(marks.len(), 3);
+        for (figure, mark) in figures.iter().zip(marks) {
+            let through = *figure..*figure + 30.0;
+            assert!(!through.contains(&mark), "{figure} {mark}");
+        }
+    }
+
     #[test]
     fn draws_what_it_is_given() {
         let bar = |value, target| Bar {
@@ -139,9 +191,10 @@ mod tests {
             value,
             target,
         };
-        let svg = bars(&[bar(0.2, Some(1.0)), bar(30.0, None), bar(1.0, Some(1.0))]).unwrap();
+        let some = [bar(0.2, Some(1.0)), bar(30.0, None), bar(1.0, Some(1.0))];
+        let svg = bars(&some, "times").unwrap();
         assert!(svg.contains("swap &amp; more") && svg.contains("30.00"));
-        assert!(bars(&[]).unwrap().contains("</svg>"));
+        assert!(bars(&[], "times").unwrap().contains("</svg>"));
         let line = |points| Line {
             label: "zram".into(),
             points,

@@ -4,13 +4,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use hugeswap::control::{Control, SEGMENT_BYTES};
+use hugeswap::device::file::{FileDevice, Options};
 use hugeswap::sys::probe::{self, Faults, Features, Limit};
 
 use super::{Check, Verdict};
 use crate::cgroup::{self, Own};
 use crate::os;
 use crate::size::{Size, MIB};
-use crate::sizing::{self, LEAST_MEMORY};
+use crate::sizing::{self, LEAST_ADDRESSES, LEAST_MEMORY};
 use crate::swap_spec::{self, SwapSpec, Target};
 
 pub fn all(swap: Option<&SwapSpec>) -> Vec<Check> {
@@ -38,6 +40,7 @@ pub fn all(swap: Option<&SwapSpec>) -> Vec<Check> {
     checks.push(preload_library());
     checks.push(memory_group());
     checks.push(address_space());
+    checks.push(file_size(is_file(swap)));
     checks.push(locked_memory());
     checks
 }
@@ -274,10 +277,9 @@ fn swap_place(swap: Option<&SwapSpec>) -> Check {
 
 fn block_device(name: &'static str, device: &Path, missing: impl Fn(String) -> Check) -> Check {
     let shown = device.display();
-    if let Ok(Some(what)) = swap_spec::contents(device) {
-        return Check::new(name, Verdict::Missing, format!("{shown} holds {what}"))
-            .so("swapping to it would destroy that")
-            .mend(format!("sudo wipefs -a {shown}, if that is meant"));
+    // As 'run' looks at it.
+    if let Err(err) = FileDevice::examine(device, &Options::new(u64::MAX)) {
+        return Check::new(name, Verdict::Missing, err.to_string()).so("'run' refuses");
     }
     match probe::direct_io_device(device) {
         Ok(time) => Check::ok(
@@ -298,13 +300,27 @@ fn directory(name: &'static str, dir: &Path, missing: impl Fn(String) -> Check) 
     }
     match probe::direct_io(dir) {
         Ok(time) => {
-            let free = os::free_bytes(dir).unwrap_or(0);
-            let room = Size::new(free).map_or_else(|| "0".to_owned(), |size| size.to_string());
+            let space = os::space(dir).unwrap_or(os::Space { total: 0, free: 0 });
+            let room = Size::from_bytes(space.free);
             let time = short(time);
-            Check::ok(
+            let chosen = sizing::swap_file(sizing::memory().bytes, space.total, space.free);
+            let check = Check::ok(
                 name,
                 format!("{shown} allows O_DIRECT: 2 MiB out and back in {time}, {room} free"),
-            )
+            );
+            if chosen.bytes < SEGMENT_BYTES {
+                return Check {
+                    verdict: Verdict::Limited,
+                    ..check
+                }
+                .so("a disk keeps a fifth and 10G free, so 'run' refuses without --swap-size")
+                .mend("hugeswap run --swap-size SIZE");
+            }
+            check.so(format!(
+                "without --swap-size 'run' takes up to {}: {}",
+                Size::from_bytes(chosen.bytes),
+                chosen.why
+            ))
         }
         Err(err) if err.kind() == io::ErrorKind::InvalidInput => Check::new(
             name,
@@ -333,7 +349,8 @@ fn filter(mode: Option<u32>) -> Check {
 /// Without it `run` can start nothing.
 fn preload_library() -> Check {
     let name = "preload library";
-    match crate::run::preload_library() {
+    let usable = crate::run::preload_library();
+    match usable.and_then(|path| crate::run::check_library(&path).map(|()| path)) {
         Ok(path) => Check::ok(name, path.display().to_string()),
         Err(failure) => Check::new(name, Verdict::Missing, failure.message)
             .so("'run' can't reach into programs"),
@@ -383,9 +400,46 @@ fn address_space() -> Check {
     let name = "address space";
     match probe::limit(Limit::AddressSpace) {
         Ok(None) => Check::ok(name, "no limit"),
-        Ok(Some(limit)) => Check::new(name, Verdict::Limited, format!("{} MiB", limit / MIB))
-            .so("the program and the staging ranges must fit in it together")
-            .mend("ulimit -v unlimited"),
+        Ok(Some(limit)) if limit >= LEAST_ADDRESSES => {
+            Check::new(name, Verdict::Note, Size::from_bytes(limit).to_string())
+        }
+        Ok(Some(limit)) => Check::new(
+            name,
+            Verdict::Missing,
+            format!("{} ('ulimit -v')", Size::from_bytes(limit)),
+        )
+        .so(format!(
+            "'run' refuses: each process needs {} of addresses, not of memory",
+            Size::from_bytes(LEAST_ADDRESSES)
+        ))
+        .mend("ulimit -v unlimited"),
+        Err(err) => Check::new(name, Verdict::Note, err.to_string()),
+    }
+}
+
+fn is_file(swap: Option<&SwapSpec>) -> bool {
+    !swap.is_some_and(|s| matches!(s.resolve(), Ok(Target::BlockDevice(_))))
+}
+
+/// `in_file`: swap goes to a file.
+fn file_size(in_file: bool) -> Check {
+    let name = "file size";
+    match probe::limit(Limit::FileSize) {
+        Ok(None) => Check::ok(name, "no limit"),
+        Ok(Some(limit)) => {
+            let found = format!("{} ('ulimit -f')", Size::from_bytes(limit));
+            if !in_file && limit >= Control::BYTES as u64 {
+                Check::new(name, Verdict::Note, found)
+            } else if limit < SEGMENT_BYTES {
+                Check::new(name, Verdict::Missing, found)
+                    .so("'run' refuses: nothing for swap fits")
+                    .mend("ulimit -f unlimited")
+            } else {
+                Check::new(name, Verdict::Limited, found)
+                    .so("no swap file becomes larger")
+                    .mend("ulimit -f unlimited")
+            }
+        }
         Err(err) => Check::new(name, Verdict::Note, err.to_string()),
     }
 }

@@ -36,6 +36,10 @@ impl Arbiter {
         }
     }
 
+    pub fn set_limit(&mut self, limit_bytes: u64) {
+        self.limit = (limit_bytes / PAGE_SIZE as u64) as i64;
+    }
+
     /// Whether the process has had no faults for a while.
     fn rests(&mut self, id: Id, p: &Proc) -> bool {
         let now = p.stats.pgminfault.get() + p.stats.pgmajfault.get();

@@ -1,19 +1,24 @@
 //! The swap devices of a run.
 
+use std::cmp::Reverse;
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use hugeswap::control::{self, MAX_DEVICES, SEGMENT_BYTES};
 use hugeswap::device::file::{FileDevice, Options};
 use hugeswap::device::Device;
+use hugeswap::mm::PMD_SIZE;
+use hugeswap::sys::probe::{self, Limit};
 
-use super::Failure;
+use super::{signals, Failure};
 use crate::os;
 use crate::run_args::RunArgs;
 use crate::size::Size;
-use crate::swap_spec::{default_directory, SwapSpec, Target};
+use crate::sizing::{self, Chosen};
+use crate::swap_spec::{default_directory, Place, SwapSpec, Target};
 
 /// What kind of device a process opens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +38,19 @@ pub struct Opened {
     pub description: String,
     /// What `hugeswap swapoff` calls it: 'ram', or the absolute path that --swap named.
     pub name: String,
+    /// What its size follows from, if it was chosen here.
+    pub why: Option<String>,
+    /// The length that a file had before, if it was made longer: it gets it back.
+    shorter: Option<u64>,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if let Some((len, fd)) = self.shorter.zip(self.fd.try_clone().ok()) {
+            // It is only longer than it was if this fails.
+            let _ = File::from(fd).set_len(len);
+        }
+    }
 }
 
 /// A device of which at least one segment can be used.
@@ -40,85 +58,264 @@ fn whole_segments(bytes: u64) -> u64 {
     bytes / SEGMENT_BYTES * SEGMENT_BYTES
 }
 
-pub fn open_all(args: &RunArgs) -> Result<Vec<Opened>, Failure> {
-    let specs = if args.swap.is_empty() {
+/// A place, and what is known of it before anything is opened.
+struct Wanted {
+    place: Place,
+    target: Target,
+    /// The most that can go there.
+    room: u64,
+    /// Where that is too little: why.
+    lacks: String,
+    /// Nothing was said of its size.
+    is_free: bool,
+    /// What its room follows from, if that was chosen here.
+    why: Option<String>,
+}
+
+/// `memory`: what the run has of it.
+pub fn open_all(args: &RunArgs, memory: u64) -> Result<Vec<Opened>, Failure> {
+    let mut places = args.swap.clone();
+    if places.is_empty() {
         let dir = default_directory().map_err(|e| Failure::ours(e.to_string()))?;
-        vec![SwapSpec::Path(dir)]
-    } else {
-        args.swap.clone()
-    };
-    if specs.len() > MAX_DEVICES {
+        places.push(Place::plain(SwapSpec::Path(dir)));
+    }
+    if places.len() > MAX_DEVICES {
         return Err(Failure::ours(format!(
             "{} swap devices were given; {MAX_DEVICES} are possible",
-            specs.len()
+            places.len()
         )));
     }
-    let mut left = args.swap_size.map(|s| s.bytes());
-    if left.is_some_and(|l| whole_segments(l) == 0) {
+    let total = args.swap_size.map(|s| s.bytes());
+    let sizes = places
+        .iter()
+        .filter_map(|p| p.size.map(|s| ("size=", s.bytes())));
+    let sizes = sizes.chain(total.map(|t| ("--swap-size", t)));
+    if let Some((what, _)) = { sizes }.find(|&(_, bytes)| whole_segments(bytes) == 0) {
         return Err(Failure::ours(format!(
-            "--swap-size is less than {}, the piece in which swap is handed out: give more",
+            "{what} is less than {}, the piece in which swap is handed out: give more",
             Size::from_bytes(SEGMENT_BYTES)
         )));
     }
-    if let Some(twice) = named_twice(&specs) {
+    if let Some(twice) = named_twice(&places) {
         return Err(Failure::ours(format!(
             "'{twice}' is given twice with --swap: name each place once"
         )));
     }
+    // The first is used first.
+    places.sort_by_key(|p| Reverse(p.priority));
+    let mut wanted = Vec::new();
+    for place in &places {
+        let target = target(&place.spec)?;
+        wanted.push(look(args, memory, place.clone(), target)?);
+    }
+    for i in 0..wanted.len() {
+        let neighbours = wanted.iter().filter(|w| shares_disk(w, &wanted[i])).count();
+        wanted[i].room /= neighbours.max(1) as u64;
+        if whole_segments(wanted[i].room) == 0 {
+            return Err(Failure::ours(wanted[i].lacks.clone()));
+        }
+    }
     let mut opened = Vec::new();
-    for spec in &specs {
-        let d = open(spec, left, args.swap_size.is_some())?;
-        if let Some(l) = &mut left {
-            *l = l.saturating_sub(d.max_bytes);
+    for (w, max) in wanted.iter().zip(divide(&wanted, total, memory)) {
+        if max == 0 {
+            eprintln!(
+                "hugeswap: warning: '{}' is not used: others take all of --swap-size",
+                w.place.spec
+            );
+            continue;
         }
-        if d.max_bytes > 0 {
-            opened.push(d);
-        }
+        let is_given = total.is_some() || w.place.size.is_some();
+        let mut device = open(args, w, max, is_given)?;
+        device.why.clone_from(&w.why);
+        opened.push(device);
     }
     Ok(opened)
 }
 
 /// The same place under whatever names.
-fn named_twice(specs: &[SwapSpec]) -> Option<&SwapSpec> {
-    let place = |spec: &SwapSpec| match spec {
+fn named_twice(places: &[Place]) -> Option<&SwapSpec> {
+    let name = |place: &Place| match &place.spec {
         SwapSpec::Ram => RAM.to_owned(),
         SwapSpec::Path(path) => absolute(path),
     };
-    let at = (1..specs.len()).find(|&i| specs[..i].iter().any(|s| place(s) == place(&specs[i])));
-    at.map(|i| &specs[i])
+    let is_there = |i: usize| places[..i].iter().any(|p| name(p) == name(&places[i]));
+    let at = (1..places.len()).find(|&i| is_there(i));
+    at.map(|i| &places[i].spec)
 }
 
-fn open(spec: &SwapSpec, left: Option<u64>, filled: bool) -> Result<Opened, Failure> {
-    let target = match spec {
+fn target(spec: &SwapSpec) -> Result<Target, Failure> {
+    match spec {
         // A file that is not there yet will be made; below /dev it would be a mistyped device, in memory.
         SwapSpec::Path(p)
             if !p.exists()
                 && p.parent().is_some_and(is_dir_or_here)
                 && p.parent() != Some(Path::new("/dev")) =>
         {
-            Target::File(p.clone())
+            Ok(Target::File(p.clone()))
         }
-        s => s.resolve().map_err(|e| Failure::ours(e.to_string()))?,
+        s => s.resolve().map_err(|e| Failure::ours(e.to_string())),
+    }
+}
+
+/// The directory of a file, or the directory itself.
+fn directory(path: &Path) -> &Path {
+    if path.is_dir() {
+        return path;
+    }
+    match path.parent().filter(|d| is_dir_or_here(d)) {
+        Some(dir) if dir.as_os_str().is_empty() => Path::new("."),
+        Some(dir) => dir,
+        None => path,
+    }
+}
+
+/// Two directories or files on one file system share its room, where no size says otherwise.
+fn shares_disk(a: &Wanted, b: &Wanted) -> bool {
+    let device = |w: &Wanted| match &w.target {
+        Target::Directory(p) | Target::File(p) if w.place.size.is_none() => {
+            std::fs::metadata(directory(p)).ok().map(|m| m.dev())
+        }
+        _ => None,
     };
-    match target {
-        Target::Ram => open_ram(left, filled),
+    device(a).is_some() && device(a) == device(b)
+}
+
+fn look(args: &RunArgs, memory: u64, place: Place, target: Target) -> Result<Wanted, Failure> {
+    let own = place.size.map(|s| s.bytes());
+    let is_free = own.is_none() && args.swap_size.is_none();
+    let mut why = None;
+    let (room, lacks) = match &target {
+        Target::Ram => {
+            let half = os::available_memory().unwrap_or(1 << 30) / 2;
+            let room = match is_free {
+                true => half.max(SEGMENT_BYTES),
+                false => u64::MAX,
+            };
+            // A file of memory; the engines map it, so only ours is its limit.
+            within(
+                probe::limit(Limit::FileSize).ok().flatten(),
+                room,
+                String::new(),
+            )
+        }
+        Target::BlockDevice(path) => {
+            let bytes = FileDevice::bytes_of(path).map_err(|e| Failure::ours(e.to_string()))?;
+            (bytes, format!("'{}' is too small for swap", path.display()))
+        }
+        Target::Directory(path) | Target::File(path) => {
+            let space = os::space(directory(path)).unwrap_or(os::Space {
+                total: u64::MAX,
+                free: u64::MAX,
+            });
+            let chosen = is_free.then(|| sizing::swap_file(memory, space.total, space.free));
+            why = chosen.as_ref().map(|c| c.why.clone());
+            file_room(path, space.free, own, chosen)
+        }
+    };
+    if let Some(own) = own.filter(|&own| whole_segments(own) > room) {
+        return Err(Failure::ours(format!(
+            "there is no room for {} of swap at '{}': {} are possible there",
+            Size::from_bytes(own),
+            place.spec,
+            Size::from_bytes(room)
+        )));
+    }
+    Ok(Wanted {
+        room: own.unwrap_or(room),
+        place,
+        target,
+        lacks,
+        is_free,
+        why,
+    })
+}
+
+/// What may go to a file, and what to say if it is too little.
+fn file_room(path: &Path, free: u64, own: Option<u64>, chosen: Option<Chosen>) -> (u64, String) {
+    let (path, has) = (path.display(), Size::from_bytes(free));
+    let (room, lacks) = if let Some(chosen) = chosen {
+        let why = format!(
+            "there is no room for swap at '{path}': {has} are free, and without --swap-size the disk \
+             keeps a fifth and 10G free; give --swap-size, or another place with --swap"
+        );
+        (chosen.bytes, why)
+    } else {
+        // What the disk has, less a tenth that is left to others; or what was asked for.
+        let room = free - own.map_or(free / 10, |_| 0);
+        let why = format!(
+            "there is no room for swap at '{path}': {has} are free; name another place with --swap"
+        );
+        (room, why)
+    };
+    within(signals::largest_file(), room, lacks)
+}
+
+/// No file becomes larger than the limit.
+fn within(limit: Option<u64>, room: u64, lacks: String) -> (u64, String) {
+    match limit {
+        Some(largest) if largest < SEGMENT_BYTES => (
+            largest,
+            format!(
+                "'ulimit -f' allows files of {} only, and swap needs {} at least: run 'ulimit -f unlimited' \
+                 first, or give a block device with --swap",
+                Size::from_bytes(largest),
+                Size::from_bytes(SEGMENT_BYTES)
+            ),
+        ),
+        Some(largest) => (room.min(largest), lacks),
+        None => (room, lacks),
+    }
+}
+
+/// How much each gets. What the user gave for all, those that have room share equally, the highest
+/// priority first; without that, those of which no size was given share four times the memory.
+fn divide(wanted: &[Wanted], total: Option<u64>, memory: u64) -> Vec<u64> {
+    let segments = |bytes: u64| bytes / SEGMENT_BYTES;
+    let shares = |w: &&Wanted| total.is_some() || w.is_free && !is_block(&w.target);
+    let total = total.unwrap_or_else(|| memory.saturating_mul(4));
+    let sharing: Vec<(u64, i16)> = { wanted.iter().filter(shares) }
+        .map(|w| (segments(w.room), w.place.priority))
+        .collect();
+    let mut got = share(segments(total), &sharing).into_iter();
+    let all = wanted.iter().map(|w| match shares(&w) {
+        true => got.next().unwrap_or(0),
+        false => segments(w.room),
+    });
+    all.map(|n| n * SEGMENT_BYTES).collect()
+}
+
+fn is_block(target: &Target) -> bool {
+    matches!(target, Target::BlockDevice(_))
+}
+
+/// Shares `total` among those with so much room and these priorities, which fall.
+fn share(mut total: u64, sharing: &[(u64, i16)]) -> Vec<u64> {
+    let mut all = Vec::new();
+    for equals in sharing.chunk_by(|a, b| a.1 == b.1) {
+        let mut got = vec![0; equals.len()];
+        loop {
+            let open = (0..equals.len()).filter(|&i| got[i] < equals[i].0).count() as u64;
+            if open == 0 || total == 0 {
+                break;
+            }
+            let each = (total / open).max(1);
+            for (g, &(room, _)) in got.iter_mut().zip(equals) {
+                let more = each.min(room - *g).min(total);
+                *g += more;
+                total -= more;
+            }
+        }
+        all.extend(got);
+    }
+    all
+}
+
+fn open(args: &RunArgs, wanted: &Wanted, max: u64, filled: bool) -> Result<Opened, Failure> {
+    match &wanted.target {
+        Target::Ram => open_ram(max, filled),
         Target::Directory(p) | Target::File(p) => {
-            let dir = if p.is_dir() {
-                &p
-            } else {
-                p.parent().filter(|d| is_dir_or_here(d)).unwrap_or(&p)
-            };
-            let dir = if dir.as_os_str().is_empty() {
-                Path::new(".")
-            } else {
-                dir
-            };
-            let free = os::free_bytes(dir).unwrap_or(u64::MAX);
-            // What the disk has, less a tenth that is left to others, or what was asked for.
-            let room = free - free / 10;
-            let max = left.map_or(room, |l| l.min(room));
-            let opened = open_file(&p, whole_segments(max), free)?;
-            if matches!(os::is_memory_backed(dir), Ok(true)) {
+            let opened = open_file(p, max)?;
+            if matches!(os::is_memory_backed(directory(p)), Ok(true)) {
                 eprintln!(
                     "hugeswap: warning: '{}' is memory: swapping out to it frees nothing",
                     p.display()
@@ -126,7 +323,7 @@ fn open(spec: &SwapSpec, left: Option<u64>, filled: bool) -> Result<Opened, Fail
             }
             Ok(opened)
         }
-        Target::BlockDevice(p) => open_block(&p, left),
+        Target::BlockDevice(p) => open_block(args, p, max),
     }
 }
 
@@ -134,72 +331,64 @@ fn is_dir_or_here(p: &Path) -> bool {
     p.as_os_str().is_empty() || p.is_dir()
 }
 
-fn open_file(path: &Path, max: u64, free: u64) -> Result<Opened, Failure> {
-    if max == 0 {
-        return Err(Failure::ours(format!(
-            "there is no room for swap at '{}': {} are free; name another place with --swap",
-            path.display(),
-            Size::from_bytes(free)
-        )));
-    }
+fn open_file(path: &Path, max: u64) -> Result<Opened, Failure> {
     let device =
         FileDevice::open(path, &Options::new(max)).map_err(|e| Failure::ours(e.to_string()))?;
-    let fd = device
-        .as_fd()
-        .try_clone_to_owned()
-        .map_err(|e| Failure::ours(format!("can't keep the swap file open: {e}")))?;
-    // At its full length from the start, as a hole; processes reserve what they use.
-    File::from(
-        fd.try_clone()
-            .map_err(|e| Failure::ours(format!("can't keep the swap file open: {e}")))?,
-    )
-    .set_len(max)
-    .map_err(|e| {
-        Failure::ours(format!(
-            "can't make a swap file of {} at '{}': {e}; give a smaller --swap-size",
-            Size::from_bytes(max),
-            path.display()
-        ))
-    })?;
+    let (fd, file) = two(&device)?;
+    let had = file.metadata().map_or(0, |m| m.len());
+    // A file that was made for swap keeps its size.
+    let max = match whole_segments(had) {
+        0 => max,
+        own => max.min(own),
+    };
+    if had < max {
+        // At its full length from the start, as a hole; processes reserve what they use.
+        file.set_len(max).map_err(|e| {
+            Failure::ours(format!(
+                "can't make a swap file of {} at '{}': {e}; give a smaller --swap-size",
+                Size::from_bytes(max),
+                path.display()
+            ))
+        })?;
+    }
     Ok(Opened {
         description: device.describe(),
         name: absolute(path),
         fd,
         max_bytes: max,
         kind: Kind::File,
+        why: None,
+        shorter: (had < max).then_some(had),
     })
 }
 
-fn open_block(path: &Path, left: Option<u64>) -> Result<Opened, Failure> {
-    let device = FileDevice::open(path, &Options::new(left.unwrap_or(u64::MAX)))
-        .map_err(|e| Failure::ours(e.to_string()))?;
-    let max = whole_segments(device.max_bytes().min(device.capacity()));
-    if max == 0 {
-        return Err(Failure::ours(format!(
-            "'{}' is too small for swap",
-            path.display()
-        )));
-    }
+fn two(device: &FileDevice) -> Result<(OwnedFd, File), Failure> {
+    let one = || device.as_fd().try_clone_to_owned();
+    let both = one().and_then(|a| one().map(|b| (a, File::from(b))));
+    both.map_err(|e| Failure::ours(format!("can't keep the swap file open: {e}")))
+}
+
+fn open_block(args: &RunArgs, path: &Path, max: u64) -> Result<Opened, Failure> {
+    let options = Options {
+        overwrite: args.overwrite,
+        ..Options::new(max)
+    };
+    let device = FileDevice::open(path, &options).map_err(|e| Failure::ours(e.to_string()))?;
+    let (fd, _) = two(&device)?;
     Ok(Opened {
         description: device.describe(),
         name: absolute(path),
-        fd: device
-            .as_fd()
-            .try_clone_to_owned()
-            .map_err(|e| Failure::ours(format!("can't keep the device open: {e}")))?,
-        max_bytes: max,
+        fd,
+        max_bytes: whole_segments(max.min(device.capacity())),
         kind: Kind::File,
+        why: None,
+        shorter: None,
     })
 }
 
 /// Memory in place of a disk. With a size it is filled here, so that it counts for whoever
 /// started hugeswap and not for the program; without, it comes as it is used.
-fn open_ram(left: Option<u64>, filled: bool) -> Result<Opened, Failure> {
-    let max = match left {
-        Some(l) => l,
-        None => os::available_memory().unwrap_or(1 << 30) / 2,
-    };
-    let max = whole_segments(max).max(SEGMENT_BYTES);
+fn open_ram(max: u64, filled: bool) -> Result<Opened, Failure> {
     let file = os::memory_file("hugeswap-ram")
         .map_err(|e| Failure::ours(format!("can't make memory for swap: {e}")))?;
     file.set_len(max)
@@ -218,6 +407,8 @@ fn open_ram(left: Option<u64>, filled: bool) -> Result<Opened, Failure> {
         fd: OwnedFd::from(file),
         max_bytes: max,
         kind: if filled { Kind::FilledRam } else { Kind::Ram },
+        why: None,
+        shorter: None,
     })
 }
 
@@ -235,11 +426,28 @@ pub fn empty(d: &Opened) {
     let _ = os::punch_hole(d.fd.as_fd(), 0, d.max_bytes);
 }
 
-/// Nobody needs what the segments hold.
-pub fn give_back(d: &Opened, segments: Range<usize>) {
+/// Nobody needs what the clusters hold.
+pub fn give_back(d: &Opened, clusters: Range<usize>) {
     if d.kind == Kind::FilledRam {
         return;
     }
-    let (from, n) = (segments.start as u64, segments.len() as u64);
-    let _ = os::punch_hole(d.fd.as_fd(), from * SEGMENT_BYTES, n * SEGMENT_BYTES);
+    let bytes = |clusters: usize| (clusters * PMD_SIZE) as u64;
+    let _ = os::punch_hole(d.fd.as_fd(), bytes(clusters.start), bytes(clusters.len()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_total_is_shared_as_there_is_room() {
+        assert_eq!(share(8, &[(100, 0)]), [8]);
+        assert_eq!(share(8, &[(100, 0), (100, 0)]), [4, 4]);
+        assert_eq!(share(8, &[(2, 0), (100, 0)]), [2, 6]);
+        assert_eq!(share(9, &[(100, 0), (100, 0)]), [5, 4]);
+        assert_eq!(share(8, &[(5, 3), (100, 0), (1, 0)]), [5, 2, 1]);
+        assert_eq!(share(4, &[(5, 3), (100, 0)]), [4, 0]);
+        assert_eq!(share(100, &[(5, 3), (10, 0)]), [5, 10]);
+        assert_eq!(share(8, &[]), [0; 0]);
+    }
 }

@@ -4,6 +4,10 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use hugeswap::control::Control;
+use hugeswap::sys::probe::{self, Limit};
 
 use super::signals::{self, Came};
 use super::sys::{self, Process, Side, Status};
@@ -11,7 +15,7 @@ use super::words::{News, GOES_ON};
 use super::{program, supervisor, Failure};
 use crate::run_args::RunArgs;
 use crate::size::Size;
-use crate::sizing::{self, Chosen, LEAST_MEMORY};
+use crate::sizing::{self, Chosen, LEAST_ADDRESSES, LEAST_MEMORY};
 
 /// Everything that can go wrong before the program runs is found out here, in one process.
 pub fn run(args: &RunArgs) -> Result<u8, Failure> {
@@ -20,7 +24,11 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let path = program::find(name)?;
     program::check_manageable(&path)?;
     let library = program::preload_library()?;
+    program::check_library(&library)?;
     check_kernel(args)?;
+    check_addresses()?;
+    signals::outgrow_files();
+    check_file_size()?;
 
     let (status_in, status_out) =
         sys::pipe().map_err(|e| Failure::ours(format!("no pipe: {e}")))?;
@@ -49,6 +57,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
                 supervisor,
                 // Kept open as long as this process lives: its end tells the supervisor.
                 to_supervisor: alive_out.into(),
+                stopped_since: None,
                 asked: VecDeque::new(),
                 program: 0,
             }
@@ -107,11 +116,42 @@ fn check_kernel(args: &RunArgs) -> Result<(), Failure> {
     }
 }
 
+/// A supervisor that is stopped is waited for so long: programs that want swap from it stand still.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The engine needs room among the program's addresses.
+fn check_addresses() -> Result<(), Failure> {
+    match probe::limit(Limit::AddressSpace) {
+        Ok(Some(limit)) if limit < LEAST_ADDRESSES => Err(Failure::ours(format!(
+            "'ulimit -v' is {}, and hugeswap needs {} of addresses (not of memory) in each process: \
+             run 'ulimit -v unlimited' first; --memory bounds what the program uses",
+            Size::from_bytes(limit),
+            Size::from_bytes(LEAST_ADDRESSES)
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The control page is a file of memory, and what limits files limits it too.
+fn check_file_size() -> Result<(), Failure> {
+    let least = Control::BYTES as u64;
+    match probe::limit(Limit::FileSize) {
+        Ok(Some(limit)) if limit < least => Err(Failure::ours(format!(
+            "'ulimit -f' allows files of {} only, and hugeswap itself needs {}: run 'ulimit -f unlimited' first",
+            Size::from_bytes(limit),
+            Size::from_bytes(least)
+        ))),
+        _ => Ok(()),
+    }
+}
+
 struct Front {
     news: File,
     signals: OwnedFd,
     supervisor: i32,
     to_supervisor: File,
+    /// Since when the supervisor is stopped, if it is.
+    stopped_since: Option<Instant>,
     /// Signals of which it is not known yet to whom they were sent.
     asked: VecDeque<Came>,
     program: i32,
@@ -123,7 +163,14 @@ impl Front {
         loop {
             // Without a program nobody could have them.
             let signals = (self.program != 0).then_some(self.signals.as_fd());
-            let [has_news, has_signal] = sys::wait_readable([Some(self.news.as_fd()), signals]);
+            let most = self
+                .stopped_since
+                .map(|s| PATIENCE.saturating_sub(s.elapsed()));
+            if most == Some(Duration::ZERO) {
+                return Err(self.give_up());
+            }
+            let [has_news, has_signal] =
+                sys::wait_readable([Some(self.news.as_fd()), signals], most);
             if has_signal {
                 while let Some(came) = signals::next(&self.signals) {
                     self.take(came);
@@ -159,6 +206,17 @@ impl Front {
         }
     }
 
+    /// Ends the run: with the supervisor all that it runs ends.
+    fn give_up(&self) -> Failure {
+        sys::kill(self.supervisor, libc::SIGKILL);
+        let _ = sys::wait(self.supervisor);
+        Failure::ours(format!(
+            "the supervisor was stopped, and did not go on for {} s: the run was ended. Stop the \
+             program and not the supervisor",
+            PATIENCE.as_secs()
+        ))
+    }
+
     fn tell(&mut self, word: u8) {
         // If it is gone, the other pipe says so.
         let _ = self.to_supervisor.write_all(&[word]);
@@ -167,6 +225,10 @@ impl Front {
     fn take(&mut self, came: Came) {
         if came.signal == libc::SIGCHLD {
             signals::reap_others(self.supervisor);
+            match sys::is_stopped(self.supervisor) {
+                true => self.stopped_since = self.stopped_since.or_else(|| Some(Instant::now())),
+                false => self.stopped_since = None,
+            }
             return;
         }
         let own = came.sender == std::process::id() as i32 || came.sender == self.supervisor;

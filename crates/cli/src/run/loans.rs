@@ -7,16 +7,16 @@
 //! borrows from it *then* has answered that sweep, a child that was born meanwhile as well; and the owner
 //! does not use the answer if it has been given a place for another child since.
 //!
-//! Segments of owners that are dead go back the same way.
+//! What owners that are dead had goes back the same way, but for what a write of theirs may still reach.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-use hugeswap::control::Control;
+use hugeswap::control::DeviceEntry;
 use hugeswap::sys::futex::{self, Scope};
 
-use super::life::{Id, Life, Stage};
+use super::life::{Id, Life};
 use super::processes::Member;
 
 /// Another sweep begins though one has not ended: somebody may be stopped.
@@ -47,13 +47,18 @@ impl Sweeps {
         !self.pending.is_empty()
     }
 
-    /// `release` gives a dead owner's segments of one device to others, where the function says so.
+    /// A process was refused swap: what dead owners keep may be what it wants.
+    pub fn hurry(&mut self) {
+        self.dead_next = Instant::now();
+    }
+
+    /// `release` gives a dead owner's clusters to others, by device and cluster, where the function says so.
     pub fn turn(
         &mut self,
         life: &Life,
         members: &BTreeMap<Id, Member>,
-        control: &Control,
-        mut release: impl FnMut(Id, usize, &dyn Fn(usize) -> bool),
+        devices: &[DeviceEntry],
+        mut release: impl FnMut(Id, &dyn Fn(usize, usize) -> bool),
     ) {
         self.pending.retain(|&owner| life.lends(owner));
         for owner in self.pending.clone() {
@@ -70,13 +75,16 @@ impl Sweeps {
                 continue;
             };
             let marks = borrowers.iter().map(|b| &b.page().marks);
-            for (d, entry) in control.devices().iter().enumerate() {
-                if life.stage(owner) == Some(Stage::Ended) {
-                    let read = |seg| marks.clone().any(|m| m.has_of_segment(d, seg));
-                    release(owner, d, &|seg| !read(seg));
-                } else {
-                    m.page().lent.unite(d, entry.segments(), marks.clone());
-                }
+            if is_dead(life, owner, m) {
+                let read = |d, cluster| marks.clone().any(|m| m.has(d, cluster));
+                let reached = m.reached();
+                release(owner, &|d, cluster| {
+                    !read(d, cluster) && !reached.contains(&(d, cluster))
+                });
+                continue;
+            }
+            for (d, entry) in devices.iter().enumerate() {
+                m.page().lent.unite(d, entry.segments(), marks.clone());
             }
             m.page().swept_after.store(m.last_place, Release);
             m.page().swept.store(self.epoch, Release);
@@ -98,8 +106,8 @@ impl Sweeps {
         }
         let wants = |m: &Member| m.page().sweep_wanted.load(Relaxed) != 0;
         let anybody = members.values().any(wants);
-        let dead = |id: Id| life.stage(id) == Some(Stage::Ended) && life.lends(id);
-        let any_dead = now >= self.dead_next && members.keys().any(|&id| dead(id));
+        let dead = |id: Id, m: &Member| is_dead(life, id, m) && life.lends(id);
+        let any_dead = now >= self.dead_next && members.iter().any(|(&id, m)| dead(id, m));
         if !anybody && !any_dead {
             return;
         }
@@ -108,7 +116,7 @@ impl Sweeps {
         // Zero is no sweep.
         self.epoch = self.epoch.wrapping_add(1).max(1);
         for (&id, m) in members {
-            if m.page().sweep_wanted.swap(0, AcqRel) != 0 || dead(id) {
+            if m.page().sweep_wanted.swap(0, AcqRel) != 0 || dead(id, m) {
                 self.pending.insert(id);
             }
         }
@@ -116,7 +124,12 @@ impl Sweeps {
     }
 }
 
-fn wake(m: &Member) {
+/// It makes no more requests, and nothing but borrowers needs its swap.
+fn is_dead(life: &Life, id: Id, m: &Member) -> bool {
+    m.is_examined() && life.is_dead(id)
+}
+
+pub fn wake(m: &Member) {
     let seq = &m.page().limit_seq;
     seq.fetch_add(1, Release);
     futex::wake(seq, u32::MAX, Scope::Shared);

@@ -14,17 +14,23 @@ mod inject;
 mod life;
 mod loans;
 mod object;
+mod orphans;
+mod outside;
+mod owners;
 mod processes;
 mod program;
 mod report;
 mod signals;
+mod stats_file;
 mod supervisor;
 mod sys;
+mod unmanaged;
 mod words;
 mod zero_copy;
 
 pub use devices::absolute;
-pub use program::preload_library;
+pub use program::{check_library, preload_library};
+pub use unmanaged::descendants;
 
 use std::process::ExitCode;
 

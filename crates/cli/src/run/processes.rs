@@ -2,24 +2,28 @@
 //!
 //! What follows from what happens is decided in `life`; here is what happens.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hugeswap::control::link::{self, Address, Also, Place, Received, Reply, Request, Secret};
-use hugeswap::control::{Control, Proc, LAYOUT};
+use hugeswap::control::link::{
+    self, Address, Also, Descriptors, Place, Received, Reply, Request, Secret,
+};
+use hugeswap::control::{Answer, DeviceEntry, Orders, Proc, Writer, LAYOUT, MAX_DEVICES};
 use hugeswap::stats::Stats;
 use hugeswap::sys::futex::{self, Scope};
 use hugeswap::sys::thread::random;
 use hugeswap::sys::Errno;
 
 use super::life::{Id, Life, Stage};
-use super::loans::Sweeps;
+use super::loans::{self, Sweeps};
 use super::object::Object;
+use super::orphans;
+use super::owners::Swap;
 use super::sys::{self, Poller, Process};
 use super::Failure;
 
@@ -29,6 +33,7 @@ const BELL: u32 = 1;
 const GUEST: u32 = 2;
 const SOCKET: u32 = 3;
 const PROCESS: u32 = 4;
+const ORPHAN: u32 = 5;
 
 fn token(kind: u32, number: u32) -> u64 {
     u64::from(kind) << 32 | u64::from(number)
@@ -53,11 +58,19 @@ pub struct Member {
     /// Of the last place for a child that it was given, the key.
     pub last_place: u64,
     socket: Option<OwnedFd>,
+    /// The userfaultfd of its program's memory.
+    faults: Option<OwnedFd>,
     process: Option<Arc<Process>>,
     /// Its memory is gone, whatever its requests still do.
     is_gone: bool,
     /// Its swap is not needed for a core file.
     is_examined: bool,
+    /// Its process goes on as another image.
+    is_replaced: bool,
+    /// What none of its requests can reach has been given to others.
+    is_given: bool,
+    /// Lines of its log that were printed.
+    log_seen: u64,
     /// Since when nobody speaks for it.
     loose_since: Option<Instant>,
 }
@@ -65,6 +78,29 @@ pub struct Member {
 impl Member {
     pub fn page(&self) -> &Proc {
         self.object.page()
+    }
+
+    pub fn is_examined(&self) -> bool {
+        self.is_examined
+    }
+
+    /// Clusters that its writes may still reach, if it makes no more requests: none when nobody has a hold
+    /// of its page.
+    pub fn reached(&self) -> BTreeSet<(usize, usize)> {
+        match self.object.is_held() {
+            true => self
+                .page()
+                .writing
+                .iter()
+                .flat_map(|w| w.reached())
+                .collect(),
+            false => BTreeSet::new(),
+        }
+    }
+
+    fn print_log(&mut self) {
+        let page = self.object.page();
+        self.log_seen = page.read_log(self.log_seen, |line| errln!("hugeswap: {line}"));
     }
 }
 
@@ -90,7 +126,8 @@ pub struct Door {
 pub type Pages = Arc<Mutex<Vec<(Id, u32, Arc<Object>)>>>;
 
 pub struct Processes {
-    control: &'static Control,
+    control: Writer,
+    swap: Arc<Swap>,
     poller: Poller,
     door: Door,
     bell: Arc<OwnedFd>,
@@ -112,6 +149,8 @@ pub struct Processes {
     past: Box<Stats>,
     /// The run ends: whoever comes is killed.
     ends: bool,
+    /// Some program of the run has registered.
+    has_come: bool,
 }
 
 impl Door {
@@ -188,7 +227,8 @@ fn passes(e: Errno) -> bool {
 impl Processes {
     /// `handed` is what each process gets beside its own page: the control page and the devices.
     pub fn new(
-        control: &'static Control,
+        (control, orders): (Writer, &'static Orders),
+        swap: Arc<Swap>,
         door: Door,
         handed: Vec<OwnedFd>,
         pages: Pages,
@@ -206,9 +246,10 @@ impl Processes {
         }
         let bell = Arc::new(sys::event()?);
         poller.add(&bell, token(BELL, 0))?;
-        ring_on_call(control, Arc::clone(&bell));
+        ring_on_call(orders, Arc::clone(&bell));
         Ok(Processes {
             control,
+            swap,
             poller,
             door,
             bell,
@@ -224,6 +265,7 @@ impl Processes {
             sweeps: Sweeps::new(),
             past: Box::default(),
             ends: false,
+            has_come: false,
         })
     }
 
@@ -239,8 +281,27 @@ impl Processes {
     /// Whether an image of that process has not been found gone yet.
     pub fn is_ending(&self, pid: u32) -> bool {
         self.members.iter().any(|(&id, m)| {
-            m.pid == pid && !matches!(self.life.stage(id), None | Some(Stage::Ended))
+            m.pid == pid
+                && !m.is_replaced
+                && !matches!(self.life.stage(id), None | Some(Stage::Ended))
         })
+    }
+
+    /// The processes of images that speak.
+    pub fn numbers(&self) -> BTreeSet<u32> {
+        let live =
+            |(&id, m): (&Id, &Member)| (self.life.stage(id) == Some(Stage::Live)).then_some(m.pid);
+        self.members.iter().filter_map(live).collect()
+    }
+
+    /// Whether `/proc` tells of processes by the numbers that we know them by.
+    pub fn sees_proc(&self) -> bool {
+        self.proc_is_ours
+    }
+
+    /// Whether any program of the run has registered, ever.
+    pub fn have_come(&self) -> bool {
+        self.has_come
     }
 
     /// All images together, those that are gone included.
@@ -262,11 +323,7 @@ impl Processes {
 
     /// Wakes the reclaim threads of all processes.
     pub fn call_all(&self) {
-        for m in self.members.values() {
-            let seq = &m.page().limit_seq;
-            seq.fetch_add(1, Release);
-            futex::wake(seq, u32::MAX, Scope::Shared);
-        }
+        self.members.values().for_each(loans::wake);
     }
 
     /// The run ends: kills every process that is known, and those that come.
@@ -304,8 +361,14 @@ impl Processes {
                 LISTENING => self.let_in(number),
                 BELL => sys::set_event(&self.bell, false),
                 GUEST => self.hear_guest(number),
-                SOCKET => self.hear(number),
+                SOCKET => {
+                    self.hear(number);
+                }
                 PROCESS => self.died(number),
+                ORPHAN => {
+                    let faults = self.members.get(&number).and_then(|m| m.faults.as_ref());
+                    faults.into_iter().for_each(orphans::answer);
+                }
                 _ => {}
             }
         }
@@ -386,7 +449,11 @@ impl Processes {
         let Some(guest) = self.guests.get_mut(&n) else {
             return;
         };
-        match Request::receive(guest.socket.as_raw_fd()) {
+        let mut fds = Descriptors::default();
+        let said = Request::receive(guest.socket.as_raw_fd(), &mut fds);
+        // Guests have none to send.
+        fds.close();
+        match said {
             Err(Errno::EAGAIN) => {}
             Ok(Received::Packet(Some(said))) if guest.said.is_none() => {
                 guest.said = Some(said);
@@ -438,6 +505,9 @@ impl Processes {
         let process = guest.process.take().map(Arc::new);
         let id = match id {
             None => {
+                if let Some(process) = &process {
+                    self.replace(guest.pid, process);
+                }
                 let id = self.life.begin();
                 self.members.insert(id, Member::new(object, 0));
                 id
@@ -445,6 +515,7 @@ impl Processes {
             Some(id) if self.life.speak(id) => id,
             Some(_) => return Err(Errno::ESRCH),
         };
+        self.has_come = true;
         self.poller.remove(&guest.socket);
         if let Some(p) = process.as_ref().filter(|_| self.ends) {
             p.kill();
@@ -483,6 +554,29 @@ impl Processes {
         Ok(())
     }
 
+    /// A process speaks for a new image: those that it was are gone, with all their threads.
+    fn replace(&mut self, pid: u32, process: &Process) {
+        let was = |m: &Member| {
+            let theirs = m.process.as_deref();
+            // Nobody else can have its number as long as it is not dead.
+            pid != 0 && m.pid == pid && theirs.is_some_and(|p| !p.is_dead()) && !process.is_dead()
+        };
+        let old: Vec<Id> = self
+            .members
+            .iter()
+            .filter(|(&id, m)| was(m) && !self.life.is_dead(id))
+            .map(|(&id, _)| id)
+            .collect();
+        for id in old {
+            self.died(id);
+            if let Some(m) = self.members.get_mut(&id) {
+                // It leaves no core file.
+                (m.is_replaced, m.is_examined) = (true, true);
+                m.page().forget_keys();
+            }
+        }
+    }
+
     /// What a process may be unable to open itself: without /proc, or after it gave up rights.
     fn files_of(&self, guest: &Guest) -> [Option<File>; 2] {
         if !self.proc_is_ours || guest.pid == 0 {
@@ -505,8 +599,20 @@ impl Processes {
         }
     }
 
+    /// Its engine is gone; its memory perhaps not.
+    fn orphan(&mut self, id: Id) {
+        if let Some(faults) = self.members.get(&id).and_then(|m| m.faults.as_ref()) {
+            // A second time it is there already.
+            let _ = self.poller.add(faults, token(ORPHAN, id));
+            orphans::begin(faults);
+        }
+    }
+
     /// The process of an image is dead.
     fn died(&mut self, id: Id) {
+        // What it said last.
+        while self.hear(id) {}
+        self.orphan(id);
         let Some(member) = self.members.get_mut(&id) else {
             return;
         };
@@ -518,22 +624,41 @@ impl Processes {
         self.hang_up(id);
     }
 
-    fn hear(&mut self, id: Id) {
+    /// Takes a packet of the image's, if there is one; says whether there was.
+    fn hear(&mut self, id: Id) -> bool {
         let Some(socket) = self.members.get(&id).and_then(|m| m.socket.as_ref()) else {
-            return;
+            return false;
         };
-        match Request::receive(socket.as_raw_fd()) {
-            Err(Errno::EAGAIN) => {}
+        let mut fds = Descriptors::default();
+        let said = Request::receive(socket.as_raw_fd(), &mut fds);
+        let mut fds: Vec<OwnedFd> = fds.as_slice().iter().map(|&fd| own(fd)).collect();
+        match said {
+            Err(Errno::EAGAIN) => return false,
             Ok(Received::Packet(Some(Request::Fork))) => self.promise(id),
+            Ok(Received::Packet(Some(Request::Call))) => {
+                if let Some(m) = self.members.get(&id) {
+                    m.page().called.store(0, Release);
+                }
+            }
             Ok(Received::Packet(Some(Request::Forked { place }))) => {
                 let child = self.members.get(&place.id);
                 if child.is_some_and(|c| c.key == place.key) {
                     self.life.let_go(id, place.id);
                 }
             }
+            Ok(Received::Packet(Some(Request::Faults))) => {
+                if let Some(m) = self.members.get_mut(&id) {
+                    m.faults = fds.pop();
+                }
+            }
+            Ok(Received::End) => {
+                self.orphan(id);
+                self.hang_up(id);
+            }
             // Anything else no engine of ours says.
             _ => self.hang_up(id),
         }
+        true
     }
 
     /// An image forks: its child gets a place.
@@ -572,25 +697,54 @@ impl Processes {
             page.others_pages.store(all - charged(m), Release);
             page.lends.store(self.life.lends(id).into(), Release);
         }
-        let totals = &self.control.totals;
         let sum = |f: fn(&Stats) -> u64| self.present().map(|(_, m)| f(&m.page().stats)).sum();
-        totals.charged_pages.store(all as u64, Relaxed);
-        totals
-            .swapped_bytes
-            .store(sum(|s| s.swapped_bytes.get()), Relaxed);
-        totals
-            .swapoff_pages
-            .store(sum(|s| s.swapoff_pages.get()), Relaxed);
+        self.control.set_totals(
+            all as u64,
+            sum(|s| s.swapped_bytes.get()),
+            sum(|s| s.swapoff_pages.get()),
+        );
     }
 
-    /// Looks whether images that nobody speaks for are gone, and forgets those whose swap nobody needs;
-    /// `release` gives what they had to others: all of it, or what this page's writes can't reach.
-    /// `needed`: their swap is needed for something else.
-    pub fn bury(
-        &mut self,
-        mut needed: impl FnMut(Id, &Member, bool) -> bool,
-        mut release: impl FnMut(Id, Option<&Proc>),
-    ) {
+    /// Prints what processes have to say.
+    pub fn print_logs(&mut self) {
+        self.members.values_mut().for_each(Member::print_log);
+    }
+
+    /// Takes swap back that processes have no use for, and gives it to those who want some.
+    pub fn grant(&mut self) {
+        let swap = Arc::clone(&self.swap);
+        let mut owners = swap.owners();
+        let devices = self.control.devices();
+        for (&id, m) in &self.members {
+            let sizes = devices.iter().map(DeviceEntry::segments);
+            let page = m.page();
+            page.take_freed(sizes, |d, cluster| owners.give_back(d, cluster, id));
+        }
+        let live = |id: &Id| self.life.stage(*id) == Some(Stage::Live);
+        for (&id, m) in self.members.iter().filter(|(id, _)| live(id)) {
+            for d in 0..MAX_DEVICES {
+                let Some(wish) = m.page().wish(d) else {
+                    continue;
+                };
+                let answer = match owners.grant(d, id) {
+                    Some(grant) => Answer::Granted(grant),
+                    None if owners.is_settling(d) => continue,
+                    None => {
+                        self.sweeps.hurry();
+                        Answer::Nothing
+                    }
+                };
+                m.page().answer(d, wish, answer);
+                loans::wake(m);
+            }
+        }
+        drop(owners);
+        swap.settle();
+    }
+
+    /// Looks whether images that nobody speaks for are gone, and forgets those whose swap nobody needs:
+    /// others get what they had. `needed`: their swap is needed for something else.
+    pub fn bury(&mut self, mut needed: impl FnMut(Id, &Member, bool) -> bool) {
         let ids: Vec<Id> = self.members.keys().copied().collect();
         for &id in &ids {
             let Some(stage @ (Stage::Loose | Stage::Dead)) = self.life.stage(id) else {
@@ -613,34 +767,44 @@ impl Processes {
                 if m.is_examined {
                     m.page().forget_keys();
                 }
-                if m.is_examined && is_held && self.life.is_idle(id) {
-                    release(id, Some(m.object.page()));
-                }
+            }
+            if m.is_examined && is_held && !m.is_given && self.life.is_idle(id) {
+                m.is_given = true;
+                let reached = m.reached();
+                let not_reached = |d, cluster| !reached.contains(&(d, cluster));
+                self.swap.owners().release(id, not_reached);
             }
             if m.is_examined && !is_held {
                 self.life.end(id);
+                if let Some(faults) = m.faults.take() {
+                    self.poller.remove(&faults);
+                }
             }
         }
         for id in ids {
             if !self.life.can_be_forgotten(id) {
                 continue;
             }
-            release(id, None);
+            self.swap.owners().release(id, |_, _| true);
             self.life.forget(id);
             lock(&self.pages).retain(|(i, _, _)| *i != id);
-            if let Some(m) = self.members.remove(&id) {
+            if let Some(mut m) = self.members.remove(&id) {
                 if let Some(p) = &m.process {
                     self.poller.remove(p.as_fd());
                 }
+                m.print_log();
                 self.past.merge(&m.page().stats, false);
             }
         }
     }
 
-    /// Ends loans where it can; `release` as in `Sweeps::turn`.
-    pub fn settle_loans(&mut self, release: impl FnMut(Id, usize, &dyn Fn(usize) -> bool)) {
+    /// Ends loans where it can.
+    pub fn settle_loans(&mut self) {
+        let (devices, swap) = (self.control.page().devices(), &self.swap);
         self.sweeps
-            .turn(&self.life, &self.members, self.control, release);
+            .turn(&self.life, &self.members, devices, |id, which| {
+                swap.owners().release(id, which);
+            });
     }
 
     /// Whether it is to be looked again soon.
@@ -682,9 +846,13 @@ impl Member {
             key,
             last_place: 0,
             socket: None,
+            faults: None,
             process: None,
             is_gone: false,
             is_examined: false,
+            is_replaced: false,
+            is_given: false,
+            log_seen: 0,
             loose_since: None,
         }
     }
@@ -694,12 +862,12 @@ fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     m.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Processes call by a word of the control page.
-fn ring_on_call(control: &'static Control, bell: Arc<OwnedFd>) {
+/// Who orders something calls by a word beside the order.
+fn ring_on_call(orders: &'static Orders, bell: Arc<OwnedFd>) {
     std::thread::spawn(move || loop {
-        let seen = control.need.load(Acquire);
+        let seen = orders.need.load(Acquire);
         sys::set_event(&bell, true);
-        futex::wait(&control.need, seen, None, Scope::Shared);
+        futex::wait(&orders.need, seen, None, Scope::Shared);
     });
 }
 

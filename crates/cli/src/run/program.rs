@@ -193,6 +193,25 @@ pub fn preload_library() -> Result<PathBuf, Failure> {
     Ok(library)
 }
 
+/// Has a process of its own load it: where the loader can't, it only says so and runs programs without.
+/// Only before this process has other threads.
+pub fn check_library(library: &Path) -> Result<(), Failure> {
+    let load = || {
+        // It is no program of a run that loads it.
+        std::env::remove_var(hugeswap::control::link::ENV);
+        super::sys::load(library)
+    };
+    let ours = |why: String| {
+        Failure::ours(format!(
+            "the loader can't load '{}': {why}; install it again, or build it for this machine",
+            library.display()
+        ))
+    };
+    super::sys::ask_child(load)
+        .map_err(|e| ours(e.to_string()))?
+        .map_err(ours)
+}
+
 fn find_library() -> Result<PathBuf, Failure> {
     if let Some(p) = std::env::var_os("HUGESWAP_PRELOAD") {
         let p = PathBuf::from(p);

@@ -1,29 +1,62 @@
 //! Counters as JSON and as a line.
 
-use std::fs;
-use std::io;
-use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use hugeswap::stats::Stats;
 use serde_json::{json, Map, Value};
 
+use super::outside::Outside;
 use super::sys::Status;
+use super::unmanaged;
+use crate::run_args::RunArgs;
 use crate::size::Size;
 
-fn value(s: &Stats, memory: u64, ended: Option<Status>) -> Value {
+/// Counted up when a key goes or changes its meaning; new keys don't count.
+const SCHEMA: u32 = 1;
+
+/// What is said of a run beside its counters.
+pub struct Run<'a> {
+    pub args: &'a RunArgs,
+    pub program: i32,
+    pub memory: u64,
+    pub unmanaged: &'a unmanaged::Watch,
+    pub outside: &'a Outside,
+}
+
+pub fn figures(run: &Run<'_>, s: &Stats, ended: Option<Status>) -> Value {
     let mut counters = Map::new();
     for (name, v) in s.each() {
         counters.insert(name.into(), json!(v));
     }
     let managed = s.peak_managed_bytes.get();
     let anon = managed + s.unmanaged_bytes.get();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let command: Vec<_> = run
+        .args
+        .program
+        .iter()
+        .map(|w| w.to_string_lossy())
+        .collect();
+    let reasons: Map<String, Value> = run
+        .unmanaged
+        .counts()
+        .map(|(why, n)| (why.to_owned(), json!(n)))
+        .collect();
     json!({
-        "memory_limit_bytes": memory,
+        "schema": SCHEMA,
+        "unix_time": now.map_or(0.0, |t| t.as_millis() as f64 / 1000.0),
+        "pid": run.program,
+        "command": command,
+        "memory_limit_bytes": run.memory,
         "ended": match ended {
             None => Value::Null,
             Some(Status::Exited(c)) => json!({ "exit_status": c }),
             Some(Status::Killed(n)) => json!({ "signal": n }),
         },
+        "unmanaged_programs": run.unmanaged.count_all(),
+        "unmanaged_reasons": reasons,
+        "outside_bytes": run.outside.bytes(),
+        "peak_outside_bytes": run.outside.peak(),
         "counters": counters,
         "managed_share": if anon == 0 { Value::Null } else {
             json!(managed as f64 / anon as f64)
@@ -35,18 +68,6 @@ fn value(s: &Stats, memory: u64, ended: Option<Status>) -> Value {
             "max": s.fault_ns.max(),
         },
     })
-}
-
-/// Replaces the file at once, so that a reader never sees half of it.
-pub fn write(path: &Path, total: &Stats, memory: u64, ended: Option<Status>) -> io::Result<()> {
-    let text = format!("{:#}\n", value(total, memory, ended));
-    if path.exists() && !path.is_file() {
-        return fs::write(path, text);
-    }
-    let mut name = path.as_os_str().to_owned();
-    name.push(".tmp");
-    fs::write(&name, text)?;
-    fs::rename(&name, path)
 }
 
 pub fn summary(s: &Stats) -> String {

@@ -40,6 +40,9 @@ struct Inherited {
     mask: AtomicU64,
     sigpipe: AtomicUsize,
     sigchld: AtomicUsize,
+    sigxfsz: AtomicUsize,
+    /// The largest files, soft and hard.
+    file_size: [AtomicU64; 2],
 }
 
 static INHERITED: Inherited = Inherited {
@@ -47,6 +50,8 @@ static INHERITED: Inherited = Inherited {
     mask: AtomicU64::new(0),
     sigpipe: AtomicUsize::new(libc::SIG_DFL),
     sigchld: AtomicUsize::new(libc::SIG_DFL),
+    sigxfsz: AtomicUsize::new(libc::SIG_DFL),
+    file_size: [const { AtomicU64::new(libc::RLIM_INFINITY) }; 2],
 };
 
 #[used]
@@ -73,6 +78,7 @@ extern "C" fn note_inherited() {
         };
         INHERITED.sigpipe.store(action(libc::SIGPIPE), Relaxed);
         INHERITED.sigchld.store(action(libc::SIGCHLD), Relaxed);
+        INHERITED.sigxfsz.store(action(libc::SIGXFSZ), Relaxed);
     }
 }
 
@@ -96,13 +102,20 @@ pub fn give_back(command: &mut Command) {
     let actions = [
         (libc::SIGPIPE, INHERITED.sigpipe.load(Relaxed)),
         (libc::SIGCHLD, INHERITED.sigchld.load(Relaxed)),
+        (libc::SIGXFSZ, INHERITED.sigxfsz.load(Relaxed)),
     ];
+    let [soft, hard] = [0, 1].map(|i: usize| INHERITED.file_size[i].load(Relaxed));
+    let file_size = libc::rlimit {
+        rlim_cur: soft,
+        rlim_max: hard,
+    };
     // SAFETY: the closure makes system calls only, on memory of its own.
     unsafe {
         command.pre_exec(move || {
             for (signal, action) in actions {
                 libc::signal(signal, action);
             }
+            libc::setrlimit(libc::RLIMIT_FSIZE, &file_size);
             libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
             for fd in (0..3).filter(|fd| closed >> fd & 1 != 0) {
                 libc::close(fd);
@@ -110,6 +123,21 @@ pub fn give_back(command: &mut Command) {
             Ok(())
         });
     }
+}
+
+/// In front and supervisor: a limit of the size of files is an error where it is met, and no signal; what
+/// is theirs may be larger than what the program's may be.
+pub fn outgrow_files() {
+    let before = super::sys::raise_file_size();
+    INHERITED.file_size[0].store(before.rlim_cur, Relaxed);
+    INHERITED.file_size[1].store(before.rlim_max, Relaxed);
+    // SAFETY: no memory is passed.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// The largest file that the program may write.
+pub fn largest_file() -> Option<u64> {
+    Some(INHERITED.file_size[0].load(Relaxed)).filter(|&n| n != libc::RLIM_INFINITY)
 }
 
 /// A signal that came.

@@ -10,15 +10,21 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hugeswap::control::link::ENV;
-use hugeswap::control::{Control, Phase, Settings, SwapIn, Usage};
+use hugeswap::control::{
+    Control, DeviceEntry, NewDevice, Orders, Phase, Settings, SwapIn, Usage, Writer, CONTROL_FILE,
+    ORDERS_FILE,
+};
 
 use hugeswap::sys::futex::{self, Scope};
 
+use super::owners::{Owners, Swap};
 use super::processes::{Door, Pages, Processes};
 use super::signals;
+use super::stats_file::StatsFile;
 use super::sys::{self, Change, Ended, Process, Status};
 use super::words::{News, GOES_ON};
-use super::{arbiter, core_file, devices, inject, report, zero_copy, Failure, EXIT_OURS};
+use super::{arbiter, core_file, devices, inject, outside, report, unmanaged, zero_copy};
+use super::{Failure, EXIT_OURS};
 use crate::os;
 use crate::run_args::RunArgs;
 use crate::size::Size;
@@ -45,15 +51,20 @@ pub fn run(plan: Plan<'_>, status: OwnedFd, alive: OwnedFd, front: Process) -> i
 }
 
 struct Run {
-    control: &'static Control,
-    devices: Vec<devices::Opened>,
+    control: Writer,
+    orders: &'static Orders,
+    swap: Arc<Swap>,
+    devices: Arc<Vec<devices::Opened>>,
     program: i32,
     /// The same, as long as nobody has waited for it.
     handle: Option<Process>,
     processes: Processes,
-    /// Keeps the control page's file open, by which `hugeswap swapoff` finds it.
-    _control_file: OwnedFd,
+    /// Of the control page and of the orders: `hugeswap swapoff` finds them here.
+    _files: [OwnedFd; 2],
     limit: u64,
+    stats: Option<StatsFile>,
+    unmanaged: unmanaged::Watch,
+    outside: outside::Outside,
 }
 
 fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
@@ -64,19 +75,15 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     if no_move {
         evicts_by_copying(args.strict)?;
     }
-    let devices = devices::open_all(args)?;
-    let file = os::sealed_memory_file("hugeswap-control", Control::BYTES as u64)
-        .map_err(|e| ours("no control page", e))?;
-    let control = map_control(&file)?;
+    let devices = devices::open_all(args, plan.memory.bytes)?;
     // A huge page keeps a page table in reserve, base pages need one.
     let limit = plan.memory.bytes - plan.memory.bytes / hugeswap::engine::OVERHEAD_SHARE;
-    init_control(
-        control,
+    let (file, control) = control_page(
         Settings {
             limit_bytes: limit,
             strict: args.strict.into(),
             user_mode_only: args.user_mode_only.into(),
-            devices: devices.len() as u32,
+            devices: 0,
             no_io_uring: env_flag("HUGESWAP_NO_IO_URING"),
             no_move: no_move.into(),
             swapin: SwapIn::from(args.swapin) as u32,
@@ -84,7 +91,8 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
             faults,
         },
         &devices,
-    );
+    )?;
+    let (orders_file, orders) = orders_page()?;
     if args.verbose {
         eprintln!(
             "hugeswap: memory {} ({}), swap on {}",
@@ -92,12 +100,15 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
             plan.memory.why,
             devices
                 .iter()
-                .map(|d| format!("{} up to {}", d.description, Size::from_bytes(d.max_bytes)))
+                .map(|d| {
+                    let why = d.why.iter().map(|why| format!(" ({why})"));
+                    let size = Size::from_bytes(d.max_bytes);
+                    format!("{} up to {size}{}", d.description, why.collect::<String>())
+                })
                 .collect::<Vec<_>>()
                 .join(", ")
         );
     }
-    let file = OwnedFd::from(file);
     let mut handed = vec![&file];
     handed.extend(devices.iter().map(|d| &d.fd));
     let handed: Result<Vec<_>, _> = handed.into_iter().map(OwnedFd::try_clone).collect();
@@ -105,17 +116,30 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     let door = Door::open()?;
     let pages = Pages::default();
     let address = door.address.clone();
-    let processes = Processes::new(control, door, handed, Arc::clone(&pages))
+    let sizes = control.devices().iter().map(DeviceEntry::segments);
+    let swap = Swap::new(Owners::new(sizes));
+    let pages_of = Arc::clone(&pages);
+    let processes = Processes::new((control, orders), Arc::clone(&swap), door, handed, pages_of)
         .map_err(|e| ours("programs could not reach the supervisor", e))?;
+    let ram = devices.iter().filter(|d| d.kind != devices::Kind::File);
+    let ram: Result<Vec<_>, _> = ram.map(|d| d.fd.try_clone().map(File::from)).collect();
+    let ram = ram.map_err(|e| ours("no descriptors", e))?;
+    let outside = outside::Outside::new(plan.memory.bytes, ram);
+    let stats = args.stats_json.as_deref().and_then(StatsFile::open);
     let program = spawn(plan, &address, control, pages)?;
     Ok(Run {
         control,
-        devices,
+        orders,
+        swap,
+        devices: Arc::new(devices),
         program,
         handle: Process::of_child(program).ok(),
         processes,
-        _control_file: file,
+        _files: [file, orders_file],
         limit,
+        stats,
+        unmanaged: unmanaged::Watch::new(&plan.library),
+        outside,
     })
 }
 
@@ -160,29 +184,41 @@ fn env_flag(name: &str) -> u32 {
 }
 
 #[allow(unsafe_code)]
-fn map_control(file: &File) -> Result<&'static Control, Failure> {
-    // SAFETY: the file was just made by us, at this size.
-    unsafe { Control::map(file.as_fd().as_raw_fd()) }
-        .map_err(|e| Failure::ours(format!("no control page: {e}")))
+fn control_page(
+    settings: Settings,
+    devices: &[devices::Opened],
+) -> Result<(OwnedFd, Writer), Failure> {
+    let failed = |e: &dyn std::fmt::Display| Failure::ours(format!("no control page: {e}"));
+    let devices: Vec<_> = devices
+        .iter()
+        .map(|d| NewDevice {
+            name: &d.name,
+            max_bytes: d.max_bytes,
+            kind: d.kind as u32,
+        })
+        .collect();
+    let file = os::sized_memory_file(CONTROL_FILE, Control::BYTES as u64);
+    let file = file.map_err(|e| failed(&e))?;
+    // SAFETY: just made, of this size, and sealed before anybody gets it.
+    let control = unsafe { Writer::new(file.as_fd().as_raw_fd(), settings, &devices) };
+    let control = control.map_err(|e| failed(&e))?;
+    // From here on nobody can write but by the mapping that was just made.
+    os::seal(&file, os::Seal::SizeAndContent).map_err(|e| failed(&e))?;
+    Ok((file.into(), control))
 }
 
 #[allow(unsafe_code)]
-fn init_control(control: &Control, settings: Settings, devices: &[devices::Opened]) {
-    // SAFETY: no other process has the page yet.
-    unsafe {
-        for (i, d) in devices.iter().enumerate() {
-            control.set_device(i, &d.name, d.max_bytes, d.kind as u32);
-        }
-        control.init(settings);
-    }
+fn orders_page() -> Result<(OwnedFd, &'static Orders), Failure> {
+    let failed = |e: &dyn std::fmt::Display| Failure::ours(format!("no page for orders: {e}"));
+    let file = os::sealed_memory_file(ORDERS_FILE, Orders::BYTES as u64);
+    let file = file.map_err(|e| failed(&e))?;
+    // SAFETY: of this size for ever, and no process of the run gets it.
+    let orders = unsafe { Orders::map(file.as_fd().as_raw_fd()) }.map_err(|e| failed(&e))?;
+    orders.begin();
+    Ok((file.into(), orders))
 }
 
-fn spawn(
-    plan: &Plan<'_>,
-    address: &str,
-    control: &'static Control,
-    pages: Pages,
-) -> Result<i32, Failure> {
+fn spawn(plan: &Plan<'_>, address: &str, control: Writer, pages: Pages) -> Result<i32, Failure> {
     let mut preload = plan.library.clone().into_os_string();
     if let Some(theirs) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
         preload.push(":");
@@ -215,7 +251,7 @@ fn spawn(
 }
 
 /// How long nothing may happen until is looked again: limits are divided by what processes do meanwhile.
-const LOOK: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_millis(100);
 /// The same while a process waits for its share, or a device is swapped off.
 const LOOK_SOON: Duration = Duration::from_millis(10);
 
@@ -239,27 +275,38 @@ impl Run {
             Arc::clone(&front),
             self.processes.bell(),
         );
-        let mut log_seen = 0;
         let mut next_stats = Instant::now() + Duration::from_secs(1);
         let mut ended_reported = None;
         let mut stays = true;
-        let mut cores = core_file::Cores::new(self.control, plan.args.verbose);
+        let mut cores = {
+            let mode = self.control.settings.seal_mode();
+            core_file::Cores::new(mode, self.processes.bell(), plan.args.verbose)
+        };
         let mut arbiter = arbiter::Arbiter::new(self.limit);
         let mut usages: Vec<Usage> = self.usages();
+        self.discard_free();
         loop {
+            self.processes.grant();
+            self.processes.print_logs();
             cores.look_around(self.processes.present());
-            self.bury(&mut cores);
+            let devices = Arc::clone(&self.devices);
+            self.processes
+                .bury(|id, m, borrows| cores.is_busy(id, m, borrows, &devices));
+            self.processes.settle_loans();
+            self.swap.settle();
+            self.look_for_strangers(plan, ended_reported.is_none());
+            if let Some(limit) = self.outside.look(&self.processes, &self.unmanaged) {
+                arbiter.set_limit(limit);
+            }
             let pressed = arbiter.turn(&self.processes);
             self.processes.tell();
             self.empty_devices();
             let now = self.usages();
+            self.show_devices(&now);
             if usages != now {
                 usages = now;
                 self.processes.call_all();
             }
-            log_seen = self
-                .control
-                .read_log(log_seen, |line| eprintln!("hugeswap: {line}"));
             if Instant::now() >= next_stats {
                 next_stats += Duration::from_secs(1);
                 self.write_stats(plan, ended_reported);
@@ -276,10 +323,10 @@ impl Run {
                     if !core_comes && !cores.any_busy() {
                         ended_reported = Some(s);
                         if let Some(line) = cores.explain(program).filter(|_| core) {
-                            self.control.log(&line);
+                            errln!("hugeswap: {line}");
                         }
                         stays = self.anyone_left();
-                        self.finish(plan, s, &status, &mut log_seen, stays);
+                        self.finish(plan, s, &status, stays);
                     }
                 }
             }
@@ -287,11 +334,11 @@ impl Run {
                 return 0;
             }
             let leaving = usages.iter().any(|u| u.phase == Phase::Leaving);
-            self.processes
-                .wait(match pressed || leaving || self.processes.are_settling() {
-                    true => LOOK_SOON,
-                    false => LOOK,
-                });
+            let soon = pressed || leaving || self.processes.are_settling();
+            self.processes.wait(match soon {
+                true => LOOK_SOON,
+                false => self.outside.rests().clamp(LOOK_SOON, LOOK),
+            });
         }
     }
 
@@ -299,54 +346,71 @@ impl Run {
         self.processes.present().next().is_some()
     }
 
+    /// As ordered.
     fn usages(&self) -> Vec<Usage> {
-        self.control.devices().iter().map(|d| d.usage()).collect()
+        let devices = 0..self.devices.len();
+        devices.map(|d| self.orders.usage(d)).collect()
     }
 
-    /// Forgets images that are gone, and gives back the space of segments that nobody has.
-    fn bury(&mut self, cores: &mut core_file::Cores) {
-        let (devices, control) = (&self.devices, self.control);
-        self.processes.bury(
-            |id, m, borrows| cores.is_busy(id, m, borrows, devices),
-            |id, idle_but_for| {
-                for (d, entry) in control.devices().iter().enumerate() {
-                    let in_flight = |seg| {
-                        let page = idle_but_for.iter();
-                        page.flat_map(|p| &p.writing).any(|w| w.may_reach(d, seg))
-                    };
-                    entry.release_all(id as usize, |seg| !in_flight(seg));
-                }
-            },
-        );
-        self.processes.settle_loans(|id, d, which| {
-            control.devices()[d].release_all(id as usize, which);
-        });
-        for (d, entry) in devices.iter().zip(control.devices()) {
-            entry.discard_free(|segments| devices::give_back(d, segments));
+    /// Tells the processes, and who asks from outside.
+    fn show_devices(&self, usages: &[Usage]) {
+        let owners = self.swap.owners();
+        for (d, &usage) in usages.iter().enumerate() {
+            self.control.set_device(d, usage, owners.taken(d));
         }
+    }
+
+    /// Gives back the space of what nobody has, as long as the run lasts.
+    fn discard_free(&self) {
+        let (swap, devices) = (Arc::clone(&self.swap), Arc::clone(&self.devices));
+        let bell = self.processes.bell();
+        std::thread::spawn(move || {
+            swap.discard(
+                |d, clusters| devices::give_back(&devices[d], clusters),
+                || sys::set_event(&bell, true),
+            );
+        });
     }
 
     /// Gives back the space of devices that every process has left.
     fn empty_devices(&self) {
-        for (i, (d, entry)) in self.devices.iter().zip(&self.control.devices).enumerate() {
-            let usage = entry.usage();
+        for (i, d) in self.devices.iter().enumerate() {
+            let usage = self.orders.usage(i);
             if usage.phase != Phase::Leaving || !self.processes.all_left(i, usage.epoch) {
                 continue;
             }
             // From here on nobody can turn it on again while its contents are thrown away.
-            if let Some(usage) = entry.change(usage, Phase::Releasing) {
+            if let Some(usage) = self.orders.change(i, usage, Phase::Releasing) {
                 devices::empty(d);
-                entry.change(usage, Phase::Off);
+                self.orders.change(i, usage, Phase::Off);
             }
         }
     }
 
+    /// Programs that hugeswap is not in are told of; with --strict they end the run.
+    fn look_for_strangers(&mut self, plan: &Plan<'_>, goes_on: bool) {
+        let is_new = self.unmanaged.look(self.program as u32, &self.processes);
+        if is_new && goes_on && plan.args.strict {
+            eprintln!("hugeswap: a program of the run is unmanaged, so --strict ends the run");
+            self.kill_all();
+            self.unmanaged.kill_all();
+        }
+    }
+
     /// The program itself has ended: report, and let the front go.
-    fn finish(&self, plan: &Plan<'_>, s: Status, status: &File, log_seen: &mut u64, stays: bool) {
-        *log_seen = self
-            .control
-            .read_log(*log_seen, |line| eprintln!("hugeswap: {line}"));
-        self.write_stats(plan, Some(s));
+    fn finish(&mut self, plan: &Plan<'_>, s: Status, status: &File, stays: bool) {
+        self.processes.print_logs();
+        // What the loader or a shell can't run ends with 127.
+        if !self.processes.have_come() && matches!(s, Status::Exited(code) if code != 127) {
+            self.unmanaged.never_came(&plan.path.display().to_string());
+        }
+        let figures = self.figures(plan, Some(s));
+        if !self.stats.as_mut().is_some_and(|to| to.write_last(figures)) {
+            self.stats = None;
+        }
+        if let Some(line) = self.unmanaged.summary() {
+            eprintln!("hugeswap: warning: {line}");
+        }
         if plan.args.verbose {
             eprintln!("hugeswap: {}", report::summary(&self.processes.total()));
         }
@@ -355,15 +419,23 @@ impl Run {
         sys::detach_streams(&[2]);
     }
 
-    fn write_stats(&self, plan: &Plan<'_>, ended: Option<Status>) {
-        let Some(path) = &plan.args.stats_json else {
-            return;
+    fn figures(&self, plan: &Plan<'_>, ended: Option<Status>) -> serde_json::Value {
+        let run = report::Run {
+            args: plan.args,
+            program: self.program,
+            memory: plan.memory.bytes,
+            unmanaged: &self.unmanaged,
+            outside: &self.outside,
         };
-        if let Err(e) = report::write(path, &self.processes.total(), plan.memory.bytes, ended) {
-            eprintln!(
-                "hugeswap: warning: can't write the statistics to '{}': {e}",
-                path.display()
-            );
+        report::figures(&run, &self.processes.total(), ended)
+    }
+
+    fn write_stats(&mut self, plan: &Plan<'_>, ended: Option<Status>) {
+        if self.stats.is_some() {
+            let figures = self.figures(plan, ended);
+            self.stats
+                .iter_mut()
+                .for_each(|to| to.write(figures.clone()));
         }
     }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::Duration;
 
 /// Effective user and group.
 pub fn ids() -> (u32, u32) {
@@ -110,6 +111,18 @@ impl Process {
         self.send(libc::SIGKILL);
     }
 
+    /// All of its threads have ended.
+    pub fn is_dead(&self) -> bool {
+        let mut fd = libc::pollfd {
+            fd: self.0.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one structure, which outlives the call; it does not wait.
+        unsafe { libc::poll(&raw mut fd, 1, 0) };
+        fd.revents & libc::POLLIN != 0
+    }
+
     /// If it has stopped.
     pub fn go_on(&self) {
         self.send(libc::SIGCONT);
@@ -197,6 +210,14 @@ pub fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
     }
 }
 
+pub fn set_blocking(file: &std::fs::File) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// A counter that can be waited for with a [`Poller`].
 pub fn event() -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed; on success the descriptor is ours alone.
@@ -221,16 +242,82 @@ pub fn set_event(fd: &OwnedFd, on: bool) {
 
 /// As many descriptors as this process may have.
 pub fn raise_descriptors() {
+    raise(libc::RLIMIT_NOFILE);
+}
+
+/// Files, memory files too, as large as this process may make them; what it had before.
+pub fn raise_file_size() -> libc::rlimit {
+    let none = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    let before = raise(libc::RLIMIT_FSIZE);
+    // SAFETY: the structure outlives the call. Who may not is refused.
+    unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &none) };
+    before
+}
+
+fn raise(resource: libc::__rlimit_resource_t) -> libc::rlimit {
     let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
     };
     // SAFETY: the structure outlives the calls.
     unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        if libc::getrlimit(resource, &mut limit) == 0 {
+            let raised = libc::rlimit {
+                rlim_cur: limit.rlim_max,
+                ..limit
+            };
+            libc::setrlimit(resource, &raised);
         }
+    }
+    limit
+}
+
+/// What a child process found wrong, in its own words. Only before this process has other threads.
+pub fn ask_child(what: impl FnOnce() -> Option<String>) -> io::Result<Result<(), String>> {
+    use std::io::{Read, Write};
+    const FINE: &str = "fine";
+    let (from, to) = pipe()?;
+    match fork()? {
+        Side::Child => {
+            let said = what().unwrap_or_else(|| FINE.to_owned());
+            let _ = std::fs::File::from(to).write_all(said.as_bytes());
+            exit_now(0)
+        }
+        Side::Parent { child } => {
+            drop(to);
+            let mut said = String::new();
+            let _ = std::fs::File::from(from).read_to_string(&mut said);
+            // Nothing to wait for where whoever started us ignores ended children.
+            let _ = wait_for(child, 0);
+            Ok(match &*said {
+                FINE => Ok(()),
+                "" => Err("it is damaged, and the process that loaded it died".to_owned()),
+                _ => Err(said),
+            })
+        }
+    }
+}
+
+/// Loads a library; what the loader says if it can't.
+pub fn load(library: &std::path::Path) -> Option<String> {
+    use std::os::unix::ffi::OsStrExt;
+    let Ok(path) = std::ffi::CString::new(library.as_os_str().as_bytes()) else {
+        return Some("not a path".to_owned());
+    };
+    // SAFETY: the path is a C string; what the library does at its start is ours. The message is a C
+    // string until the next call.
+    unsafe {
+        if !libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL).is_null() {
+            return None;
+        }
+        let why = libc::dlerror();
+        if why.is_null() {
+            return Some("no reason is given".to_owned());
+        }
+        Some(std::ffi::CStr::from_ptr(why).to_string_lossy().into_owned())
     }
 }
 
@@ -307,16 +394,31 @@ pub fn wait(pid: i32) -> io::Result<()> {
     wait_for(pid, 0).map(drop)
 }
 
-/// Waits until one of the descriptors has something to read, or its other end is gone; says which.
-pub fn wait_readable<const N: usize>(fds: [Option<BorrowedFd<'_>>; N]) -> [bool; N] {
+/// Whether a child is stopped. Nobody else waits for its stops.
+pub fn is_stopped(pid: i32) -> bool {
+    let how = libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: the structure outlives the call, and all-zero is a valid one.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        libc::waitid(libc::P_PID, pid as u32, &mut info, how) == 0 && info.si_pid() == pid
+    }
+}
+
+/// Waits until one of the descriptors has something to read, or its other end is gone, or so long; says
+/// which.
+pub fn wait_readable<const N: usize>(
+    fds: [Option<BorrowedFd<'_>>; N],
+    most: Option<Duration>,
+) -> [bool; N] {
     let mut polled = fds.map(|fd| libc::pollfd {
         // A negative one is passed over.
         fd: fd.map_or(-1, |fd| fd.as_raw_fd()),
         events: libc::POLLIN,
         revents: 0,
     });
+    let ms = most.map_or(-1, |m| m.as_millis().min(i32::MAX as u128) as i32 + 1);
     // SAFETY: the array outlives the call.
-    unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, -1) };
+    unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, ms) };
     polled.map(|p| p.revents != 0)
 }
 

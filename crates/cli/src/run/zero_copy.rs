@@ -26,7 +26,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use hugeswap::control::{Control, GUARD_PASS, GUARD_STOP};
+use hugeswap::control::{Writer, GUARD_PASS, GUARD_STOP};
 
 use super::processes::{is_engine_thread, Pages};
 
@@ -273,12 +273,12 @@ pub fn install(command: &mut Command, watch: Watch) -> io::Result<Guard> {
 
 /// Beside `spawn`, because the child waits before exec: takes the filter's descriptor over and
 /// serves it. Without it reuse is never switched on.
-pub fn take_over(guard: Guard, control: &'static Control, pages: Pages, watch: Watch) {
+pub fn take_over(guard: Guard, control: Writer, pages: Pages, watch: Watch) {
     let direct = watch == Watch::Pins && inherits_direct();
     std::thread::spawn(move || {
         if let Some(listener) = copy_listener(&guard) {
             if direct {
-                control.log(NOTHING_LEAVES);
+                errln!("hugeswap: {NOTHING_LEAVES}");
             } else {
                 control.start_recycling();
             }
@@ -286,7 +286,7 @@ pub fn take_over(guard: Guard, control: &'static Control, pages: Pages, watch: W
             serve(listener, control, &pages, watch);
         } else {
             if watch == Watch::Pins {
-                control.log(NOTHING_LEAVES_UNGUARDED);
+                errln!("hugeswap: {NOTHING_LEAVES_UNGUARDED}");
             }
             guard.let_go();
         }
@@ -354,7 +354,7 @@ const fn iowr(nr: u64, size: usize) -> u64 {
 }
 
 /// Every call that comes here switches reuse off, and goes on.
-fn serve(listener: OwnedFd, control: &'static Control, pages: &Pages, watch: Watch) {
+fn serve(listener: OwnedFd, control: Writer, pages: &Pages, watch: Watch) {
     let recv = iowr(0, size_of::<libc::seccomp_notif>());
     let send = iowr(1, size_of::<libc::seccomp_notif_resp>());
     loop {
@@ -377,7 +377,7 @@ fn serve(listener: OwnedFd, control: &'static Control, pages: &Pages, watch: Wat
             // The engine's own descriptors do not touch the program's pages.
             if !is_engine_thread(pages, call.pid) {
                 if watch == Watch::Pins && control.may_recycle() {
-                    control.log(NOTHING_LEAVES);
+                    errln!("hugeswap: {NOTHING_LEAVES}");
                 }
                 control.stop_recycling();
             }

@@ -209,3 +209,70 @@ fn statistics_that_can_not_be_written() {
     let text = one_line(5, &[], &output);
     assert!(text.contains("/nowhere/at/all"), "{text}");
 }
+
+fn limited(limit: &str, options: &str) -> String {
+    let _machine = machine();
+    let line = format!(
+        "ulimit {limit}; exec timeout -k 1 30 {} run --memory 64M {options}",
+        hugeswap().display()
+    );
+    let output = Command::new("sh").args(["-c", &line]).output().unwrap();
+    one_line(125, &[limit, options], &output)
+}
+
+#[test]
+fn limits_of_files() {
+    for swap in ["ram", "/var/tmp"] {
+        let line = limited("-f 100", &format!("--swap {swap} true"));
+        assert!(line.contains("ulimit -f unlimited"), "{line}");
+    }
+    // Larger than what is hugeswap's own, and smaller than a piece of swap.
+    let line = limited("-f 20000", "--swap /var/tmp true");
+    assert!(line.contains("ulimit -f unlimited"), "{line}");
+}
+
+/// A soft limit that leaves room for some swap: that much is used, and the program has its limit.
+#[test]
+fn swap_fits_the_limit_of_files() {
+    let hog = compile("hog");
+    let line = format!("ulimit -S -f; exec {} 96", hog.display());
+    let _machine = machine();
+    let dir = Dir::new("fsize");
+    let run = format!(
+        "ulimit -S -f 131072; exec {} run --verbose --memory 64M --swap {} --swap-size 1G -- sh -c '{line}'",
+        hugeswap().display(),
+        dir.path().display()
+    );
+    let output = Command::new("sh").args(["-c", &run]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(output.stdout, b"131072\nok\n", "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("up to 64M"), "{said}");
+}
+
+#[test]
+fn limits_of_addresses() {
+    let line = limited("-v 10000000", "--swap ram true");
+    assert!(line.contains("ulimit -v unlimited"), "{line}");
+}
+
+/// It would be passed over by the loader, and the program run unmanaged.
+#[test]
+fn a_damaged_library() {
+    let _machine = machine();
+    let dir = Dir::new("damaged");
+    let bytes = fs::read(library()).unwrap();
+    let wrong = dir.join("wrong.so");
+    fs::write(&wrong, b"no library").unwrap();
+    let half = dir.join("half.so");
+    fs::write(&half, &bytes[..50_000]).unwrap();
+    for damaged in [wrong, half] {
+        let output = Command::new(hugeswap())
+            .args(["run", "--swap", "ram", "--", "true"])
+            .env("HUGESWAP_PRELOAD", &damaged)
+            .output()
+            .unwrap();
+        let text = one_line(125, &[], &output);
+        assert!(text.contains(damaged.to_str().unwrap()), "{text}");
+    }
+}

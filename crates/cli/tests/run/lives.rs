@@ -1,9 +1,14 @@
 //! Who lives and who is dead, whose swap is whose: see c/lives.c.
 
-use std::fs;
-use std::process::{Command, Stdio};
+#![allow(unsafe_code)]
 
-use crate::support::{compile, kill, wait_for, Dir, Done, Run};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::support::{compile, hugeswap, kill, library, long, machine, wait_for};
+use crate::support::{Dir, Done, Run, SlowDisk};
 
 fn run(what: &str, options: &[&str]) -> Done {
     let program = compile("lives");
@@ -46,6 +51,183 @@ fn loans_end_while_others_borrow() {
     let done = run("overlapping", &["--swap-size", "320M"]);
     assert_eq!(done.counter("swap_full"), 0, "{done}");
     done.has_swapped();
+}
+
+/// Says that something was reached, or waits until the program has said so.
+fn tell(dir: &Dir, name: &str) {
+    fs::write(dir.join(name), "").unwrap();
+}
+
+fn wait_until(dir: &Dir, name: &str) {
+    let path = dir.join(name);
+    wait_for(name, 60, || path.exists());
+}
+
+/// A process ends while writes of its are on their way. They arrive when another has filled swap, and harm
+/// nobody; nor do they keep more from anybody than what they may reach.
+fn overtaken(what: &str) {
+    let disk = SlowDisk::new();
+    let dir = Dir::new("lives");
+    let program = compile("lives");
+    let line = [program.as_os_str(), what.as_ref(), dir.path().as_os_str()];
+    let run = Run::new(64, line).above(192).seconds(120);
+    let run = run.swap(disk.file()).option("--swap-size=160M").start();
+    wait_until(&dir, "writes");
+    disk.hold(true);
+    wait_for("a write that is held", 60, || disk.held() > 0);
+    tell(&dir, "caught");
+    wait_until(&dir, "gone");
+    assert!(disk.held() > 0);
+    disk.hold(false);
+    tell(&dir, "go");
+    wait_until(&dir, "filled");
+    assert_eq!(disk.over(), 0, "written over what is on its way");
+    disk.release();
+    tell(&dir, "carried out");
+    let done = run.finish();
+    assert!(done.status.success(), "{done}");
+    assert_eq!((&*done.stdout, &*done.stderr), ("ok\n", ""), "{done}");
+    assert_eq!(done.counter("swap_full"), 0, "{done}");
+    done.has_swapped();
+}
+
+#[test]
+fn writes_in_flight_outlive_a_process_that_is_killed() {
+    overtaken("in_flight_at_kill");
+}
+
+#[test]
+fn writes_in_flight_outlive_an_exec() {
+    overtaken("in_flight_at_exec");
+}
+
+#[test]
+fn children_that_share_the_memory_of_a_parent_that_is_killed() {
+    run("shares_memory", &[]).has_swapped();
+}
+
+#[test]
+fn nobody_can_write_the_control_page() {
+    run("control_page", &[]);
+}
+
+fn set_descriptors(pid: i32, n: u64) -> u64 {
+    let (mut new, mut old) = ([n, u64::MAX], [0; 2]);
+    // SAFETY: structures of two words, which outlive the calls.
+    let r = unsafe {
+        libc::prlimit(
+            pid,
+            libc::RLIMIT_NOFILE,
+            std::ptr::null(),
+            old.as_mut_ptr().cast(),
+        );
+        new[1] = old[1];
+        libc::prlimit(
+            pid,
+            libc::RLIMIT_NOFILE,
+            new.as_ptr().cast(),
+            std::ptr::null_mut(),
+        )
+    };
+    assert_eq!(r, 0, "{}", std::io::Error::last_os_error());
+    old[0]
+}
+
+/// Who lives is not taken for dead, and who comes waits.
+#[test]
+fn a_supervisor_without_descriptors() {
+    let dir = Dir::new("lives");
+    let program = compile("lives");
+    let line = [
+        program.as_os_str(),
+        "keeps".as_ref(),
+        dir.path().as_os_str(),
+    ];
+    let run = Run::new(64, line).above(192).start();
+    wait_until(&dir, "filled");
+    let supervisor = run.supervisor();
+    let is_open = |n: &u64| fs::symlink_metadata(format!("/proc/{supervisor}/fd/{n}")).is_ok();
+    let used = (0..).take_while(is_open).count() as u64;
+    let before = set_descriptors(supervisor, used);
+    tell(&dir, "go");
+    // Several of its looks.
+    std::thread::sleep(Duration::from_secs(1));
+    set_descriptors(supervisor, before);
+    let done = run.finish();
+    assert!(done.status.success(), "{done}");
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    let expected = |l: &str| l.contains("can't write the statistics");
+    assert!(done.stderr.lines().all(expected), "{done}");
+    done.has_swapped();
+}
+
+/// A program that wants swap stands still until the supervisor goes on, and stays within its limit.
+#[test]
+fn a_supervisor_that_is_stopped() {
+    let dir = Dir::new("lives");
+    let program = compile("lives");
+    let line = [
+        program.as_os_str(),
+        "wants".as_ref(),
+        dir.path().as_os_str(),
+    ];
+    let run = Run::new(64, line).start();
+    wait_until(&dir, "began");
+    let supervisor = run.supervisor();
+    kill(supervisor, libc::SIGSTOP);
+    tell(&dir, "go");
+    std::thread::sleep(Duration::from_secs(1));
+    kill(supervisor, libc::SIGCONT);
+    let done = run.finish();
+    assert!(done.status.success(), "{done}");
+    assert_eq!((&*done.stdout, &*done.stderr), ("ok\n", ""), "{done}");
+    assert!(done.counter("peak_resident_bytes") < 80 << 20, "{done}");
+    done.has_swapped();
+}
+
+/// If it does not go on the run ends, and says why.
+#[test]
+fn a_supervisor_that_stays_stopped() {
+    if !long() {
+        return;
+    }
+    let hog = compile("hog");
+    let mut run = Run::new(64, [hog.as_os_str(), "48".as_ref(), "wait".as_ref()]).start();
+    run.wait_for_output("ready");
+    kill(run.supervisor(), libc::SIGSTOP);
+    let done = run.finish();
+    assert_eq!(done.code(), Some(125), "{done}");
+    assert!(done.stderr.contains("the supervisor was stopped"), "{done}");
+}
+
+/// An ordinary user's run, where /proc shows nothing of processes that may not be looked at.
+#[test]
+fn where_proc_hides_processes() {
+    let _machine = machine();
+    let dir = Dir::new("hidden");
+    for from in [hugeswap().to_owned(), library(), compile("lives")] {
+        // The program has a longer name.
+        let name = from.file_name().unwrap().to_str().unwrap();
+        let to = dir.join(name.trim_start_matches("run-"));
+        fs::copy(&from, &to).unwrap();
+        fs::set_permissions(&to, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let script = "set -e; mount --make-rprivate /; cp -a /dev/userfaultfd uffd; chmod 666 uffd
+         mount --bind uffd /dev/userfaultfd; mount -t proc -o hidepid=invisible proc /proc
+         exec setpriv --reuid 65534 --regid 65534 --clear-groups \
+             ./hugeswap run --memory 64M --swap . -- ./lives hidden .";
+    let out = Command::new("unshare")
+        .args(["-m", "timeout", "-s", "KILL", "90", "sh", "-c", script])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
+    assert!(
+        out.status.success() && text == "ok\n",
+        "{}: {text}",
+        out.status
+    );
 }
 
 /// The end of a run kills its own processes, and not those that have the numbers by which these know

@@ -27,20 +27,20 @@ fn java() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
+    let heap = |collector: &str, most: &str| {
+        let options = [collector, "-XX:ErrorFile=/dev/null", most, "-Xms64m", "-cp"];
+        let words = [java.to_str().unwrap()].into_iter().chain(options);
+        let words = words.chain([classes.path().to_str().unwrap(), "Heap"]);
+        words.map(str::to_owned).collect::<Vec<_>>()
+    };
     for collector in ["-XX:+UseSerialGC", "-XX:+UseG1GC"] {
-        let line = [
-            java.to_str().unwrap(),
-            collector,
-            "-XX:ErrorFile=/dev/null",
-            "-Xmx256m",
-            "-Xms64m",
-            "-cp",
-            classes.path().to_str().unwrap(),
-            "Heap",
-        ];
-        let done = Run::new(128, line).ok();
+        let done = Run::new(128, heap(collector, "-Xmx256m")).ok();
         assert_eq!(done.stdout, "right\n", "{done}");
         done.has_swapped().is_managed();
+        // What the machine has beside its heap is in the limit too.
+        let done = Run::new(194, heap(collector, "-Xmx512m")).above(16).ok();
+        assert_eq!(done.stdout, "right\n", "{done}");
+        done.has_swapped();
     }
 }
 

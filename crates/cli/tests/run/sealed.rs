@@ -147,6 +147,35 @@ fn altered_slots_are_lost() {
     }
 }
 
+/// The same while the program reads and writes on.
+#[test]
+fn slots_that_are_altered_all_the_time() {
+    for options in BOTH {
+        let mut p = Told::new(options);
+        p.tell("1");
+        let swap = p.swap();
+        let mut altered = 0u64;
+        for round in 0..4 {
+            // What was lost is written anew; a wrong page ends the program.
+            p.to.write_all(b"wrw").unwrap();
+            for (i, (slot, mut page)) in slots(&swap).into_iter().enumerate() {
+                if i % 64 == round {
+                    page[i * 37 % PAGE] ^= 1 << (i % 8);
+                    put(&swap, slot, &page);
+                    altered += 1;
+                }
+            }
+            p.steps += 3;
+            let done = format!("done {} w ", p.steps);
+            p.run.wait_for_output(&done);
+        }
+        let done = p.end();
+        assert!(done.status.success(), "{done}");
+        let corrupt = done.counter("swap_corrupt");
+        assert!(0 < corrupt && altered > 0, "{corrupt} of {altered}: {done}");
+    }
+}
+
 /// Everything that can be done to slots, beside others that are left alone.
 #[test]
 fn exchanged_and_old_slots_are_lost_alone() {

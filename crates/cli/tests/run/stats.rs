@@ -3,7 +3,7 @@
 use hugeswap::stats::NAMES;
 use serde_json::Value;
 
-use crate::support::{compile, kill, wait_for, Run};
+use crate::support::{compile, hugeswap, kill, machine, wait_for, Dir, Run};
 
 fn is_complete(stats: &Value) {
     for (name, meaning) in NAMES {
@@ -105,5 +105,74 @@ fn survives_kill_9() {
     assert!(
         stats["counters"]["pswpout"].as_u64() >= running["counters"]["pswpout"].as_u64(),
         "{done}"
+    );
+}
+
+/// `hugeswap run --stats-json FILE` by a shell line in a directory of its own; what the line says.
+fn by_shell(line: &str) -> String {
+    let _machine = machine();
+    let dir = Dir::new("stats");
+    let run = format!(
+        "{} run --memory 64M --swap ram --stats-json",
+        hugeswap().display()
+    );
+    let output = std::process::Command::new("timeout")
+        .args(["-k", "1", "60", "sh", "-c", &line.replace("RUN", &run)])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The last of what was written one to a line.
+fn last(lines: &str) -> Value {
+    serde_json::from_str(lines.lines().last().unwrap()).unwrap()
+}
+
+#[test]
+fn to_a_pipe_with_a_name() {
+    let said = by_shell("mkfifo f; cat f & RUN f -- true; wait");
+    is_complete(&last(&said));
+    // The writer's look must not be the reader's end.
+    let said = by_shell("mkfifo f; RUN f -- sleep 0.5 & cat f; wait");
+    is_complete(&last(&said));
+}
+
+/// Nobody ever reads it: the run goes on, and ends by what it is sent.
+#[test]
+fn to_a_pipe_that_nobody_reads() {
+    let said = by_shell("mkfifo f; (RUN f -- sleep 60; echo $?) 2>/dev/null & sleep 0.5; kill -TERM $(cat /proc/$!/task/*/children); wait");
+    assert_eq!(said, "143\n");
+}
+
+#[test]
+fn to_descriptors() {
+    is_complete(&last(&by_shell("RUN /dev/stdout -- true")));
+    is_complete(&last(&by_shell("RUN /dev/fd/7 -- true 7>&1")));
+    is_complete(&last(&by_shell("RUN /dev/stdout -- true | cat")));
+    // The program's output is not written over.
+    let said = by_shell("RUN /dev/stdout -- echo hello >file; cat file");
+    assert!(said.contains("hello\n"), "{said}");
+    is_complete(&last(&said.replace("hello\n", "")));
+}
+
+#[test]
+fn through_links() {
+    let said = by_shell(
+        "mkdir real; echo old >real/file; chmod 640 real/file; ln -s real/file link; RUN link -- true
+         [ -h link ] && stat -c %a real/file && ls -A real && ln -s later new && RUN new -- true && [ -h new ]
+         tr -d '\\n' <later",
+    );
+    let (head, json) = said.split_once('{').unwrap();
+    assert_eq!(head, "640\nfile\n");
+    let stats: Value = serde_json::from_str(&format!("{{{json}")).unwrap();
+    is_complete(&stats);
+    assert_eq!(stats["schema"].as_u64(), Some(1));
+    assert_eq!(stats["command"].as_array().unwrap().len(), 1, "{stats}");
+    assert!(
+        stats["pid"].as_u64() > Some(1) && stats["unix_time"].as_f64() > Some(1e9),
+        "{stats}"
     );
 }

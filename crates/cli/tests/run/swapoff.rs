@@ -161,3 +161,29 @@ fn a_process_of_no_run() {
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(said.contains("belongs to no run"), "{said}");
 }
+
+/// Who waits for a stopped program is told so, and how it goes on.
+#[test]
+fn a_stopped_program_is_named() {
+    let second = Dir::new("second");
+    let end = second.join("end");
+    let run = start(&[], &end, &second, &[]);
+    kill(run.program(), libc::SIGSTOP);
+    let mut swapoff = command(&run, &["swapoff", "1"]);
+    let mut swapoff = swapoff.stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = [0u8; 160];
+    let n = std::io::Read::read(swapoff.stderr.as_mut().unwrap(), &mut said).unwrap();
+    let said = String::from_utf8_lossy(&said[..n]).into_owned();
+    assert!(
+        said.contains(&format!("kill -CONT {}", run.program())),
+        "{said}"
+    );
+    kill(run.program(), libc::SIGCONT);
+    assert!(swapoff.wait().unwrap().success());
+    fs::write(&end, "").unwrap();
+    let done = run.finish();
+    assert!(
+        done.status.success() && done.stdout == "ready\nok\n",
+        "{done}"
+    );
+}

@@ -11,19 +11,21 @@ mod pattern;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Acquire;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use hugeswap::control::{Control, Proc};
+use hugeswap::control::Proc;
 use hugeswap::dump::{Tables, Unreadable};
 use hugeswap::seal::{Mode, Unwrap};
 
 use super::devices::Opened;
 use super::life::Id;
 use super::processes::Member;
+use super::sys;
 use elf::CoreFile;
 use fill::Opener;
 use pattern::Pattern;
@@ -34,7 +36,9 @@ const LOOK: Duration = Duration::from_millis(200);
 const DIRECTORIES: usize = 64;
 
 pub struct Cores {
-    control: &'static Control,
+    mode: Mode,
+    /// Rung when a core file is complete.
+    bell: Arc<OwnedFd>,
     verbose: bool,
     /// Where processes of the run were seen, the last one last.
     directories: Vec<PathBuf>,
@@ -50,10 +54,11 @@ pub struct Cores {
 }
 
 impl Cores {
-    pub fn new(control: &'static Control, verbose: bool) -> Cores {
+    pub fn new(mode: Mode, bell: Arc<OwnedFd>, verbose: bool) -> Cores {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         Cores {
-            control,
+            mode,
+            bell,
             verbose,
             directories: std::env::current_dir().into_iter().collect(),
             seen: HashSet::new(),
@@ -126,15 +131,14 @@ impl Cores {
             return None;
         };
         let unwrap = p.handed_keys();
-        let mode = self.control.settings.seal_mode();
         let open = |d: &Opened| d.fd.as_fd().try_clone_to_owned().map(File::from);
         let devices: Vec<File> = devices.iter().map(open).collect::<Result<_, _>>().ok()?;
-        let (control, verbose) = (self.control, self.verbose);
+        let (mode, bell, verbose) = (self.mode, Arc::clone(&self.bell), self.verbose);
         let job = move || {
             if let Some(line) = complete(&core, signpost, key, (mode, unwrap), &devices, verbose) {
-                control.log(&format!("{line} ({}, process {pid})", path.display()));
+                errln!("hugeswap: {line} ({}, process {pid})", path.display());
             }
-            control.call();
+            sys::set_event(&bell, true);
         };
         std::thread::Builder::new().spawn(job).ok()
     }

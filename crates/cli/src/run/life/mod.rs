@@ -8,7 +8,7 @@
 //! | Promised | a place for a child; its parent has a hold of it, and may be about to clone | Live (the child speaks), Loose (the parent let go, or went silent) |
 //! | Live | its engine has a connection | Loose (the connection ended), Dead |
 //! | Loose | nobody speaks for it: it is ending, or a child that has not spoken yet, or nothing | Live (a child speaks), Dead, Ended |
-//! | Dead | its process is dead, so it makes no more requests; those that it made may be on their way | Ended (nobody has a hold of its page) |
+//! | Dead | its process is dead, or another image's by now, so it makes no more requests; those that it made may be on their way | Ended (nobody has a hold of its page) |
 //! | Ended | its memory is gone, and all of its reads and writes have ended | forgotten (nobody borrows from it, nothing else needs its swap) |
 //!
 //! What an image had is given to others when it is forgotten, and not before, but for what no request of
@@ -100,7 +100,7 @@ impl Life {
         }
     }
 
-    /// Its process is dead.
+    /// Its process is dead, or speaks for another image: exec ends all threads before that.
     pub fn die(&mut self, id: Id) {
         self.fall_silent(id);
         if let Some(i) = self.images.get_mut(&id) {
@@ -117,6 +117,11 @@ impl Life {
                 i.stage = Stage::Ended;
             }
         }
+    }
+
+    /// Whether it makes no more requests.
+    pub fn is_dead(&self, id: Id) -> bool {
+        matches!(self.stage(id), Some(Stage::Dead | Stage::Ended))
     }
 
     /// Whether what none of its requests can reach can be given to others now.

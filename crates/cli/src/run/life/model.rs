@@ -280,13 +280,14 @@ impl World {
                 }
             });
         }
-        if me.forking.is_none() && self.left.execs > 0 && !matches!(me.page, Page::Leaving(..)) {
+        if me.forking.is_none() && self.left.execs > 0 {
             can(format!("{id} execs"), &|w| {
                 w.left.execs -= 1;
                 let value = w.take_value();
                 let new = w.life.begin();
                 w.processes[p] = Process::new(new, Page::Here(value));
-                w.ended.insert((id, false));
+                // That the new one speaks says that the old one is dead.
+                w.ended.insert((id, true));
             });
         }
         match me.page {
@@ -393,8 +394,11 @@ impl World {
                 let lent: BTreeSet<u8> = all.into_iter().flatten().collect();
                 can(format!("the sweep for {owner} ends"), &|w| {
                     w.sweep = None;
-                    if w.life.stage(owner) == Some(Stage::Ended) {
-                        return w.release(owner, |s| !lent.contains(&s));
+                    if w.life.is_dead(owner) {
+                        let flying = w.flying.clone();
+                        let reached = |s| flying.iter().any(|f| (f.0, f.1) == (owner, s));
+                        let waits = rules != Rules::NobodyWaitsForWrites;
+                        return w.release(owner, |s| !(lent.contains(&s) || waits && reached(s)));
                     }
                     let alive = |p: &&mut Process| p.image == owner && p.alive;
                     if let Some(p) = w.processes.iter_mut().find(alive) {
@@ -496,6 +500,13 @@ fn faults_of_other_rules_are_found() {
     for (first, rules) in [
         (World::new(A_FORK), Rules::PlacesGoWithTheParent),
         (World::new(A_KILL), Rules::NobodyWaitsForWrites),
+        (
+            World::new(Left {
+                execs: 1,
+                ..NOTHING
+            }),
+            Rules::NobodyWaitsForWrites,
+        ),
         (World::forked(A_SWEEP), Rules::SweepsForgetChildren),
     ] {
         assert!(explore(first, rules).is_err(), "{rules:?}");

@@ -183,6 +183,165 @@ static void overlapping(void) {
   kill(first, SIGKILL);
 }
 
+/* Its writes are on their way when it ends, and another takes what would be its swap. */
+static void write_for_ever(void) {
+  char *p = map_rw(128 * MB);
+  for (u64 i = 0;; i++) {
+    fill(p, 128 * MB, i);
+    tell("writes");
+  }
+}
+
+static void *writing_thread(void *unused) {
+  (void)unused;
+  write_for_ever();
+  return 0;
+}
+
+static void late(void) {
+  size_t bytes = 144 * MB;
+  tell("gone");
+  wait_for("go");
+  char *p = map_rw(bytes);
+  fill(p, bytes, 7);
+  tell("filled");
+  wait_for("carried out");
+  verify(p, bytes, 7, "who came later");
+}
+
+static void in_flight_at_kill(const char *self) {
+  pid_t pid = start(self, "writer");
+  wait_for("caught");
+  kill(pid, SIGKILL);
+  MUST(waitpid(pid, 0, 0) == pid);
+  wait_ok(start(self, "late"), "who came later");
+}
+
+static void in_flight_at_exec(const char *self) {
+  wait_ok(start(self, "writer_execs"), "who came later");
+}
+
+static void writer_execs(const char *self) {
+  pthread_t t;
+  MUST(pthread_create(&t, 0, writing_thread, 0) == 0);
+  wait_for("caught");
+  execl(self, self, "late", dir, (char *)0);
+  _exit(98);
+}
+
+/* Somebody lives and keeps what it has while the supervisor can find out nothing. */
+static void keeps(const char *self) {
+  char *p = map_rw(BYTES);
+  fill(p, BYTES, 1);
+  pid_t pid = fork();
+  MUST(pid >= 0);
+  if (pid == 0) {
+    tell("filled");
+    wait_for("go");
+    execl(self, self, "other", dir, (char *)0);
+    _exit(98);
+  }
+  wait_ok(pid, "other");
+  verify(p, BYTES, 1, "who was there before");
+}
+
+/* Nobody gives swap meanwhile. */
+static void wants(void) {
+  char *p = map_rw(2 * BYTES);
+  fill(p, 16 * MB, 1);
+  tell("began");
+  wait_for("go");
+  fill(p, 2 * BYTES, 1);
+  verify(p, 2 * BYTES, 1, "who waited");
+}
+
+/* What all processes of the run read, none can write. */
+static void control_page(void) {
+  char line[1024], name[128];
+  int found = 0;
+  FILE *maps = fopen("/proc/self/maps", "r");
+  MUST(maps);
+  while (fgets(line, sizeof line, maps)) {
+    unsigned long start, end;
+    char perms[5];
+    if (!strstr(line, "hugeswap-control")) continue;
+    MUST(sscanf(line, "%lx-%lx %4s", &start, &end, perms) == 3);
+    if (strcmp(perms, "r--s")) STOP("mapped %s", perms);
+    found++;
+    MUST(mprotect((void *)start, end - start, PROT_READ | PROT_WRITE) == -1);
+    snprintf(name, sizeof name, "/proc/self/map_files/%lx-%lx", start, end);
+    int fd = open(name, O_RDWR);
+    MUST(fd >= 0);
+    MUST(write(fd, "x", 1) == -1 && errno == EPERM);
+    MUST(mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED && errno == EPERM);
+    MUST(ftruncate(fd, 0) == -1 && errno == EPERM);
+    close(fd);
+  }
+  fclose(maps);
+  MUST(found == 1);
+}
+
+/* Nobody else may look at it. */
+static void hidden(const char *self) {
+  MUST(prctl(PR_SET_DUMPABLE, 0) == 0);
+  char *p = map_rw(BYTES);
+  for (int i = 0; i < 3; i++) {
+    fill(p, BYTES, i);
+    pid_t pid = fork();
+    MUST(pid >= 0);
+    if (pid == 0) {
+      verify(p, BYTES, i, "child");
+      _exit(0);
+    }
+    wait_ok(pid, "child");
+    wait_ok(start(self, "other"), "other");
+    verify(p, BYTES, i, "parent");
+  }
+}
+
+/* A child that shares its parent's memory outlives it: it may be killed, and finds no other bytes. */
+static char *shared;
+static int told[2], goes[2];
+
+static int sharer(void *unused) {
+  (void)unused;
+  char c = 'k';
+  if (read(goes[0], &c, 1) != 1) _exit(97);
+  for (size_t i = 0; i < BYTES; i += PAGE)
+    if (*(volatile u64 *)(shared + i) != mix(i + 1)) {
+      c = 'w';
+      break;
+    }
+  if (write(told[1], &c, 1) != 1) _exit(97);
+  _exit(0);
+}
+
+static void shares_memory(void) {
+  static char stack[64 << 10] __attribute__((aligned(16)));
+  int ready[2], status;
+  char c;
+  MUST(pipe(told) == 0 && pipe(goes) == 0 && pipe(ready) == 0);
+  MUST(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
+  pid_t parent = fork();
+  MUST(parent >= 0);
+  if (parent == 0) {
+    shared = map_rw(BYTES);
+    fill(shared, BYTES, 1);
+    MUST(clone(sharer, stack + sizeof stack, CLONE_VM | SIGCHLD, 0) > 0);
+    MUST(write(ready[1], "r", 1) == 1);
+    for (;;) pause();
+  }
+  MUST(read(ready[0], &c, 1) == 1);
+  kill(parent, SIGKILL);
+  MUST(waitpid(parent, &status, 0) == parent && WIFSIGNALED(status));
+  close(told[1]);
+  MUST(write(goes[1], "g", 1) == 1);
+  ssize_t n = read(told[0], &c, 1);
+  MUST(wait(&status) > 0);
+  if (n == 1 && c == 'w') STOP("it read other bytes");
+  if (n == 0 && !(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS)) STOP("ended with %x", status);
+}
+
 int main(int argc, char **argv) {
   MUST(argc == 3);
   const char *what = argv[1];
@@ -192,12 +351,22 @@ int main(int argc, char **argv) {
   else if (!strcmp(what, "outer_a")) in_name_space(argv[0], "one_a");
   else if (!strcmp(what, "outer_b")) in_name_space(argv[0], "one_b");
   else if (!strcmp(what, "other")) other();
+  else if (!strcmp(what, "writer")) write_for_ever();
+  else if (!strcmp(what, "writer_execs")) writer_execs(argv[0]);
+  else if (!strcmp(what, "late")) late();
   else {
     if (!strcmp(what, "name_spaces")) name_spaces(argv[0]);
     else if (!strcmp(what, "killed_at_clone")) killed_at_clone(argv[0]);
     else if (!strcmp(what, "empty_root")) empty_root();
     else if (!strcmp(what, "numbers")) numbers();
     else if (!strcmp(what, "overlapping")) overlapping();
+    else if (!strcmp(what, "in_flight_at_kill")) in_flight_at_kill(argv[0]);
+    else if (!strcmp(what, "in_flight_at_exec")) in_flight_at_exec(argv[0]);
+    else if (!strcmp(what, "keeps")) keeps(argv[0]);
+    else if (!strcmp(what, "wants")) wants();
+    else if (!strcmp(what, "control_page")) control_page();
+    else if (!strcmp(what, "hidden")) hidden(argv[0]);
+    else if (!strcmp(what, "shares_memory")) shares_memory();
     else STOP("what is %s?", what);
     say("ok\n");
   }

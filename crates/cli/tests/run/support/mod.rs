@@ -3,10 +3,12 @@
 mod build;
 mod dir;
 mod run;
+mod slow_disk;
 
 pub use build::{compile, compile_with, hugeswap, library};
 pub use dir::{Dir, Mount};
 pub use run::{Done, Run, Running};
+pub use slow_disk::SlowDisk;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -27,6 +27,7 @@ pub struct Run {
     envs: Vec<(String, OsString)>,
     stdin: Option<File>,
     seconds: u64,
+    inside: Option<PathBuf>,
 }
 
 impl Run {
@@ -40,6 +41,7 @@ impl Run {
             envs: Vec::new(),
             stdin: None,
             seconds: 120,
+            inside: None,
         }
     }
 
@@ -66,6 +68,12 @@ impl Run {
     /// What the group has above the limit, where the limit is meant to be passed.
     pub fn above(mut self, megabytes: u64) -> Run {
         self.above = megabytes;
+        self
+    }
+
+    /// Where it is started.
+    pub fn inside(mut self, directory: &std::path::Path) -> Run {
+        self.inside = Some(directory.into());
         self
     }
 
@@ -101,6 +109,15 @@ impl Run {
         c.args(["run", "--memory"]).arg(format!("{}M", self.memory));
         c.arg("--swap")
             .arg(self.swap.as_deref().unwrap_or(swap_dir.as_os_str()));
+        let has_size = |o: &OsString| o.to_string_lossy().starts_with("--swap-size");
+        let own_place = self.swap.as_ref().is_none_or(|s| {
+            let text = s.to_string_lossy();
+            text.starts_with('/') && !text.contains(",size=")
+        });
+        if own_place && !self.options.iter().any(has_size) {
+            // Whatever room the tests' disk has.
+            c.arg("--swap-size=8G");
+        }
         c.arg("--stats-json").arg(&stats);
         c.args(&self.options).arg("--").args(&self.program);
         c.envs(self.envs.iter().map(|(k, v)| (k, v)));

@@ -1,0 +1,7 @@
+/* Waits for a signal. */
+#include <unistd.h>
+
+int main(void) {
+    for (;;)
+        pause();
+}

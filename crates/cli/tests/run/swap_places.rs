@@ -1,0 +1,143 @@
+//! What `--swap` and `--swap-size` name, and how much goes where.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::process::Command;
+
+use crate::support::{compile, hugeswap, Dir, Done, Mount, Run};
+
+fn hog(megabytes: &str) -> [String; 2] {
+    [compile("hog").display().to_string(), megabytes.into()]
+}
+
+/// What the places got, as `--verbose` tells it.
+fn sizes(done: &Done) -> Vec<&str> {
+    let line = done.stderr.lines().next().unwrap();
+    let parts = line.split(" up to ").skip(1);
+    parts.map(|p| p.split([',', ' ']).next().unwrap()).collect()
+}
+
+/// The total is for both, and neither is refused for want of it.
+#[test]
+fn a_total_is_shared() {
+    let (first, second) = (Mount::ext4(200), Mount::ext4(56));
+    let done = Run::new(64, hog("160"))
+        .swap(first.path())
+        .option(format!("--swap={}", second.path().display()))
+        .option("--swap-size=160M")
+        .option("--verbose")
+        .ok();
+    // The second has no more room.
+    assert_eq!(sizes(&done), ["128M", "32M"], "{done}");
+    done.has_swapped();
+    assert_eq!(done.counter("swap_full"), 0, "{done}");
+}
+
+#[test]
+fn sizes_and_priorities() {
+    let (first, second) = (Dir::new("first"), Dir::new("second"));
+    let done = Run::new(64, hog("128"))
+        .swap(format!("{},size=64M", first.path().display()))
+        .option(format!(
+            "--swap={},priority=1,size=96M",
+            second.path().display()
+        ))
+        .option("--verbose")
+        .ok();
+    // The highest priority is the first.
+    let at = |dir: &Dir| done.stderr.find(dir.path().to_str().unwrap());
+    assert!(at(&second) < at(&first), "{done}");
+    assert_eq!(sizes(&done), ["96M", "64M"], "{done}");
+    done.has_swapped();
+}
+
+#[test]
+fn more_than_there_is_room_for() {
+    let disk = Mount::ext4(80);
+    let done = Run::new(64, ["true"])
+        .swap(format!("{},size=1G", disk.path().display()))
+        .go();
+    assert_eq!(done.code(), Some(125), "{done}");
+    assert!(done.stderr.contains("no room for 1G"), "{done}");
+}
+
+/// Without a size: four times the memory.
+#[test]
+fn by_default() {
+    let dir = Dir::new("default");
+    let done = Run::new(64, ["true"])
+        .swap(format!(
+            "./{}",
+            dir.path().file_name().unwrap().to_str().unwrap()
+        ))
+        .inside(dir.path().parent().unwrap())
+        .option("--verbose")
+        .ok();
+    assert_eq!(sizes(&done), ["256M"], "{done}");
+}
+
+/// A file that was there before is as long afterwards.
+#[test]
+fn a_file_keeps_its_length() {
+    let dir = Dir::new("file");
+    for len in [0, 5 << 20, 128 << 20] {
+        let path = dir.join("swap");
+        let _ = fs::remove_file(&path);
+        let make = File::options()
+            .create_new(true)
+            .write(true)
+            .mode(0o600)
+            .open(&path);
+        make.unwrap().set_len(len).unwrap();
+        let done = Run::new(64, hog("128")).swap(&path).ok();
+        done.has_swapped();
+        let after = fs::metadata(&path).unwrap();
+        assert_eq!(after.len(), len, "{done}");
+        // Used again, as ours.
+        Run::new(64, hog("96")).swap(&path).ok();
+        assert!(len >= 32 << 20 || after.blocks() * 512 <= len, "{after:?}");
+    }
+}
+
+/// Data that nobody knows is not thrown away without being asked for, and `doctor` says the same.
+#[test]
+fn a_block_device_with_data() {
+    let dir = Dir::new("block");
+    let image = dir.join("image");
+    fs::write(&image, [b"a diary".as_slice(), &[0; 4096]].concat()).unwrap();
+    File::options()
+        .write(true)
+        .open(&image)
+        .unwrap()
+        .set_len(200 << 20)
+        .unwrap();
+    let losetup = |args: &[&str]| {
+        let output = Command::new("losetup").args(args).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    let device = losetup(&["--find", "--show", image.to_str().unwrap()]);
+    let run = || Run::new(64, hog("128")).swap(&device);
+    let doctor = || {
+        let mut doctor = Command::new(hugeswap());
+        let output = doctor.args(["doctor", "--swap", &device]).output().unwrap();
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .contains("--overwrite")
+    };
+    let (refused, is_said) = (run().go(), doctor());
+    let done = run().option("--overwrite").go();
+    // From then on it is known as ours.
+    let (again, is_still_said) = (run().go(), doctor());
+    losetup(&["--detach", &device]);
+    assert_eq!(refused.code(), Some(125), "{refused}");
+    assert!(
+        refused.stderr.contains("--overwrite") && is_said,
+        "{refused}"
+    );
+    for done in [done, again] {
+        assert!(done.status.success(), "{done}");
+        done.has_swapped();
+    }
+    assert!(!is_still_said);
+}

@@ -1,0 +1,104 @@
+//! Programs of a run that hugeswap is not in: it is said, counted, and with `--strict` the end.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::support::{compile_with, Dir, Done, Run};
+
+/// Until the run has said that something is unmanaged, or for a minute.
+const WAIT: &str =
+    "i=0; while ! grep -q unmanaged $OUT && [ $i -lt 600 ]; do sleep 0.1; i=$((i+1)); done";
+
+fn counted(done: &Done, reason: &str) {
+    let stats = done.stats.as_ref().unwrap();
+    assert_eq!(stats["unmanaged_programs"].as_u64(), Some(1), "{done}");
+    assert_eq!(
+        stats["unmanaged_reasons"][reason].as_u64(),
+        Some(1),
+        "{done}"
+    );
+    let lines = done.stderr.lines().filter(|l| l.contains("runs unmanaged"));
+    assert_eq!(lines.count(), 1, "{done}");
+}
+
+/// Runs a program in the background, by the shell, until it was found.
+fn beside(program: &str, options: &[&str]) -> Done {
+    let line = format!("OUT=/proc/self/fd/2; {program} & {WAIT}; kill $!; echo went on");
+    let run = Run::new(64, ["sh", "-c", &line]);
+    options.iter().fold(run, |run, o| run.option(o)).go()
+}
+
+fn waits_static() -> String {
+    let program = compile_with("waits", "waits-static", &["-static"]);
+    program.display().to_string()
+}
+
+#[test]
+fn static_ones() {
+    let done = beside(&waits_static(), &[]);
+    assert!(
+        done.status.success() && done.stdout == "went on\n",
+        "{done}"
+    );
+    assert!(done.stderr.contains("statically linked"), "{done}");
+    counted(&done, "static");
+}
+
+#[test]
+fn static_ones_end_a_strict_run() {
+    let done = beside(&waits_static(), &["--strict"]);
+    assert_eq!(done.signal(), Some(libc::SIGKILL), "{done}");
+    assert!(!done.stdout.contains("went on"), "{done}");
+    assert!(done.stderr.contains("--strict"), "{done}");
+    counted(&done, "static");
+}
+
+#[test]
+fn without_the_environment() {
+    let done = beside("env -i sleep 60", &[]);
+    assert!(done.status.success(), "{done}");
+    counted(&done, "not_loaded");
+}
+
+/// The least that is an ELF file of 32 bits: it waits for a signal.
+#[test]
+fn of_32_bits() {
+    let mut elf = vec![0x7f, b'E', b'L', b'F', 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let words = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
+    // An executable for i386; entry, headers at 52, no sections.
+    elf.extend(words(&[
+        0x0003_0002,
+        1,
+        0x0804_8054,
+        52,
+        0,
+        0,
+        0x0020_0034,
+        0x0028_0001,
+        0,
+    ]));
+    // One segment to load: all of the file.
+    elf.extend(words(&[1, 0, 0x0804_8000, 0x0804_8000, 96, 96, 5, 4096]));
+    // pause, again and again.
+    elf.extend([0xb8, 29, 0, 0, 0, 0xcd, 0x80, 0xeb, 0xf7, 0x90, 0x90, 0x90]);
+    let dir = Dir::new("narrow");
+    let program = dir.join("narrow");
+    fs::write(&program, elf).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let done = beside(program.to_str().unwrap(), &[]);
+    counted(&done, "32_bit");
+}
+
+/// What is managed, or is about to be, is never taken for a stranger.
+#[test]
+fn nobody_else() {
+    let line =
+        "for i in 1 2 3 4 5 6 7 8; do (sleep 0.3 | cat; true) & done; wait; sh -c 'sleep 1 & wait'";
+    let done = Run::new(64, ["sh", "-c", line]).option("--strict").ok();
+    assert_eq!(done.stderr, "", "{done}");
+    assert_eq!(
+        done.stats.as_ref().unwrap()["unmanaged_programs"],
+        0,
+        "{done}"
+    );
+}
