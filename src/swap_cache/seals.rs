@@ -5,7 +5,7 @@ use super::{Frame, Shift, SwapCache, Transfer};
 use crate::mm::{PageMask, Pmd, SwapEntry, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::seal::{Mode, Nonce, Page, Tag};
 use crate::sys::{mem, Errno};
-use crate::vma::{Had, Nonces, Range, RangeGuard, Tags};
+use crate::vma::{Had, Nonces, Range, RangeGuard, Tags, AT_A_TIME};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Pages of a range's tags, and of its nonces.
@@ -16,8 +16,9 @@ const NONCE_PAGES: usize = size_of::<Nonces>() / PAGE_SIZE;
 const BUFFERS_SHARE: i64 = 64;
 const BUFFERS_LEAST: usize = 2;
 
-/// So many pages are sealed into a small buffer.
-const SMALL: usize = 128;
+/// So many pages are sealed into a small buffer. They may lie anywhere in memory, and what has more
+/// pieces than the device takes at a time (126, of virtio disks) needs a thread of the kernel's.
+const SMALL: usize = AT_A_TIME;
 const SMALL_BYTES: usize = SMALL * PAGE_SIZE;
 
 /// Where pages are sealed to be written, one behind the other: a frame's pages may go back to the program

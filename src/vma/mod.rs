@@ -50,7 +50,7 @@ mod lru;
 mod snapshot;
 mod table;
 
-pub use credit::Credit;
+pub use credit::{Credit, AT_A_TIME};
 pub use lru::{List, Lru, Shadow};
 pub use snapshot::{Snapshot, Where};
 pub use table::{
