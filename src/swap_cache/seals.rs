@@ -114,7 +114,13 @@ impl SwapCache {
             return SealBuffers::COUNT;
         }
         let fit = self.charge.limit() / (PMD_NR as i64 * BUFFERS_SHARE);
-        (fit.max(0) as usize).clamp(BUFFERS_LEAST, SealBuffers::COUNT)
+        let fit = (fit.max(0) as usize).clamp(BUFFERS_LEAST, SealBuffers::COUNT);
+        // Another large one comes when there is room for it: the first write makes some.
+        match self.seal_buffers.touched.load(Relaxed).count_ones() as usize {
+            0 => fit,
+            had if self.charge.room() < PMD_NR as i64 => had.min(fit),
+            _ => fit,
+        }
     }
 
     /// Memory that this process is charged for and a child does not get.

@@ -18,7 +18,7 @@ use super::unmanaged::Watch;
 use crate::cgroup::Own;
 
 /// So much is not made up for: it covers what grows between two looks.
-const ALLOWED: u64 = 4 << 20;
+const ALLOWED: u64 = 6 << 20;
 /// The managed part is never made smaller than that: engines could do no work.
 const FLOOR: u64 = 32 << 20;
 /// Looks come no closer together, and take no more than such a part of the time.

@@ -37,8 +37,9 @@ fn java() {
         let done = Run::new(128, heap(collector, "-Xmx256m")).ok();
         assert_eq!(done.stdout, "right\n", "{done}");
         done.has_swapped().is_managed();
-        // What the machine has beside its heap is in the limit too.
-        let done = Run::new(194, heap(collector, "-Xmx512m")).above(16).ok();
+        // What the machine has beside its heap is in the limit too. How much it can grow before that is
+        // seen depends on the computer: without a limit like `--memory` it would be 50 MiB and more.
+        let done = Run::new(194, heap(collector, "-Xmx512m")).above(40).ok();
         assert_eq!(done.stdout, "right\n", "{done}");
         done.has_swapped();
     }
