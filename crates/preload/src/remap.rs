@@ -196,7 +196,14 @@ fn move_there(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
         fixed: at,
         ..*c
     };
-    let moved = lay_bare(source.0, source.1).and_then(|()| move_one(e, bell, &placed));
+    let moved = lay_bare(source.0, source.1).and_then(|()| {
+        // To where it is told the kernel moves several mappings, if they keep their length, and may stop
+        // half-way. The program has not told it, and is refused.
+        match c.old_len == c.new_len && parts_of(e, bell, source)?.len() > 1 {
+            true => c.make(c.flags, 0),
+            false => move_one(e, bell, &placed),
+        }
+    });
     moved.inspect_err(|_| {
         // The kernel may have unmapped it.
         // SAFETY: nobody uses it.
@@ -210,10 +217,7 @@ fn move_there(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
 /// MREMAP_FIXED of a stretch with several mappings: since Linux 6.17 they move one after the other.
 fn move_parts(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
     let (start, end) = (c.old, c.old + c.old_len);
-    let parts: Vec<Mapping> = maps::all(e, bell)?
-        .into_iter()
-        .filter(|m| m.start < end && m.end > start)
-        .collect();
+    let parts = parts_of(e, bell, (start, end))?;
     let several = parts.len() > 1 && c.old_len == c.new_len;
     if !several || parts[0].start > start || !moves_several() {
         return move_one(e, bell, c);
@@ -230,6 +234,12 @@ fn move_parts(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
         move_one(e, bell, &one)?;
     }
     Ok(c.fixed)
+}
+
+/// The mappings of a stretch.
+fn parts_of(e: &Engine, bell: usize, (start, end): Stretch) -> Result<Vec<Mapping>> {
+    let here = |m: &Mapping| m.start < end && m.end > start;
+    Ok(maps::all(e, bell)?.into_iter().filter(here).collect())
 }
 
 /// Whether this kernel moves several mappings with one call.

@@ -109,6 +109,7 @@ fn remaps() {
         "phases",
         "pieces",
         "longer",
+        "several",
         "watched",
     ] {
         let done = Run::new(64, [program.to_str().unwrap(), what])

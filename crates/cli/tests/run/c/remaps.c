@@ -179,6 +179,26 @@ static void longer(void) {
   verify(q, 50 * MB, 1, "shorter");
 }
 
+/* Of several mappings, to no place in particular: refused, and nothing is gone. */
+static void several(void) {
+  const size_t n = 32 * PAGE;
+  char *q = mmap((void *)0x40000000, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  MUST(q != MAP_FAILED);
+  fill(q, n, 6);
+  /* Where we manage, but itself not managed; and then one half of it is. */
+  char *to = p + 50 * MB + 3 * PAGE;
+  MUST(mremap(q, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+  int fixed = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+  MUST(mmap(to + n / 2, n / 2, PROT_READ | PROT_WRITE, fixed, -1, 0) == to + n / 2);
+  fill(to + n / 2, n / 2, 7);
+  MUST(mremap(to, n, n, MREMAP_MAYMOVE | MREMAP_DONTUNMAP) == MAP_FAILED);
+  verify(to, n / 2, 6, "one half");
+  verify(to + n / 2, n / 2, 7, "the other");
+  MUST(mprotect(p, 4 * MB, PROT_READ) == 0);
+  MUST(mremap(p, 8 * MB, 8 * MB, MREMAP_MAYMOVE | MREMAP_DONTUNMAP) == MAP_FAILED);
+  verify(p, 8 * MB, 1, "of two protections");
+}
+
 /* Others touch what is moved, and what it is moved to, the moment that they may. */
 static char *volatile where;
 static volatile int stop;
@@ -223,7 +243,7 @@ int main(int argc, char **argv) {
     void (*run)(void);
   } cases[] = {{"wiped", wiped},   {"not_for_children", not_for_children}, {"guarded", guarded}, {"keyed", keyed},
                {"pinned", pinned}, {"phases", phases},                     {"pieces", pieces},   {"longer", longer},
-               {"watched", watched}};
+               {"several", several}, {"watched", watched}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     if (!strcmp(argv[1], cases[i].name)) {
       cases[i].run();
