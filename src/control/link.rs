@@ -8,7 +8,7 @@ use crate::sys::{fd, syscall, Errno};
 /// Environment variable that carries the address.
 pub const ENV: &str = "HUGESWAP_RUN";
 /// Descriptors in a packet at most.
-pub const MOST_FDS: usize = super::MAX_DEVICES + 5;
+pub const MOST_FDS: usize = super::MAX_DEVICES + 7;
 const WORDS: usize = 4;
 const PREFIX: &[u8] = b"hugeswap-";
 const ROOM: usize = 108;
@@ -206,6 +206,50 @@ impl Descriptors {
         self.as_slice().iter().for_each(|&f| fd::close(f));
         self.len = 0;
     }
+}
+
+/// Two sockets of which each hears the other.
+pub fn pair() -> Result<[i32; 2], Errno> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    let mut two = [-1; 2];
+    let args = [
+        libc::AF_UNIX as usize,
+        kind as usize,
+        0,
+        two.as_mut_ptr() as usize,
+    ];
+    // SAFETY: room for two numbers.
+    unsafe { syscall(libc::SYS_socketpair, args) }.map(|_| two)
+}
+
+/// Sends descriptors, of which some may be missing: less than zero.
+pub fn pass(socket: i32, fds: &[i32]) -> Result<(), Errno> {
+    let mut there = Descriptors::default();
+    let mut which = 0;
+    for (i, &fd) in fds.iter().enumerate().filter(|f| *f.1 >= 0) {
+        *there.fds.get_mut(there.len).ok_or(Errno::EINVAL)? = fd;
+        there.len += 1;
+        which |= 1 << i;
+    }
+    send(socket, &[which, 0, 0, 0], there.as_slice())
+}
+
+/// Takes what `pass` has sent.
+pub fn take(socket: i32, fds: &mut [i32]) -> Result<(), Errno> {
+    let mut came = Descriptors::default();
+    let Received::Packet(Some([which, ..])) = receive(socket, 0, &mut came)? else {
+        return Err(Errno(libc::ECONNRESET));
+    };
+    let mut next = came.as_slice().iter();
+    for (i, fd) in fds.iter_mut().enumerate() {
+        let is_there = which >> i & 1 != 0;
+        *fd = if is_there {
+            *next.next().ok_or(Errno(libc::EMFILE))?
+        } else {
+            -1
+        };
+    }
+    Ok(())
 }
 
 #[repr(C, align(8))]
@@ -497,6 +541,19 @@ mod tests {
         assert_eq!(Request::receive(theirs, &mut fds), Ok(Received::End));
         fd::close(theirs);
         fd::close(listening);
+    }
+
+    #[test]
+    fn descriptors_keep_their_places() {
+        let [ours, theirs] = pair().unwrap();
+        pass(ours, &[0, -1, 2]).unwrap();
+        fd::close(ours);
+        let mut fds = [7; 4];
+        take(theirs, &mut fds).unwrap();
+        assert!(fds[0] >= 0 && fds[2] >= 0 && fds[0] != fds[2]);
+        assert_eq!([fds[1], fds[3]], [-1, -1]);
+        assert!(take(theirs, &mut fds).is_err());
+        [fds[0], fds[2], theirs].map(fd::close);
     }
 
     #[test]

@@ -19,6 +19,7 @@ const READ_MAPS: u32 = 5;
 const UNREGISTER: u32 = 6;
 const PLACE: u32 = 7;
 const WAKE: u32 = 8;
+const LEAVE: u32 = 9;
 
 struct Request {
     op: AtomicU32,
@@ -132,6 +133,11 @@ impl Engine {
         self.doorbells.ring(bell, FREEZE, [0; 3])
     }
 
+    /// Has the engine's threads end; see `aside`.
+    pub(super) fn ask_to_leave(&self, bell: usize, socket: i32) -> Result<(), Errno> {
+        self.doorbells.ring(bell, LEAVE, [socket as usize, 0, 0])
+    }
+
     /// In the handler thread: if the fault is a doorbell, answers it.
     pub(super) fn answer(&self, handler: &mut Handler<'_>, f: &PageFault) -> bool {
         let Some(bell) = self.doorbells.index(f.addr) else {
@@ -187,6 +193,11 @@ impl Engine {
                 Ok(()) => return true,
                 e => e,
             },
+            // Answered when everybody stands still.
+            LEAVE => {
+                self.note_leave(bell, a as i32);
+                return true;
+            }
             FREEZE => {
                 fork = Some(self.stand_still(handler));
                 self.draw_keys()

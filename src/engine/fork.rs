@@ -164,7 +164,7 @@ impl Engine {
         }
     }
 
-    fn thaw(&self) {
+    pub(super) fn thaw(&self) {
         self.frozen.fetch_add(1, AcqRel);
         futex::wake(&self.frozen, u32::MAX, Scope::Process);
     }

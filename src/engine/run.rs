@@ -26,6 +26,9 @@ pub(super) struct Link {
     fd: AtomicI32,
     /// A low number of the engine's table, kept for what comes: the program may have lowered its limit.
     spare: AtomicI32,
+    /// The own page and the devices, in the engine's table.
+    own: AtomicI32,
+    devices: [AtomicI32; MAX_DEVICES],
     turns: AtomicU32,
     /// Of the place for a child: whether it was asked for, by which doorbell, and what came.
     state: AtomicU32,
@@ -102,6 +105,8 @@ impl Link {
             address,
             fd: AtomicI32::new(joined.link),
             spare: AtomicI32::new(joined.control),
+            own: AtomicI32::new(joined.own),
+            devices: joined.devices.map(AtomicI32::new),
             turns: AtomicU32::new(0),
             state: AtomicU32::new(NOTHING),
             bell: AtomicUsize::new(0),
@@ -115,9 +120,19 @@ impl Link {
         self.fd.load(Relaxed)
     }
 
+    /// The own page, and the devices.
+    pub(super) fn files(&self) -> (i32, [i32; MAX_DEVICES]) {
+        let devices = core::array::from_fn(|i| self.devices[i].load(Relaxed));
+        (self.own.load(Relaxed), devices)
+    }
+
     pub(super) fn join_again(&self, joined: &Joined) {
         self.fd.store(joined.link, Relaxed);
         self.spare.store(joined.control, Relaxed);
+        self.own.store(joined.own, Relaxed);
+        for (to, fd) in self.devices.iter().zip(joined.devices) {
+            to.store(fd, Relaxed);
+        }
         self.state.store(NOTHING, Relaxed);
     }
 

@@ -55,19 +55,39 @@ impl core::fmt::Display for StartError {
 pub type Regions = dyn Fn(MapsFile) -> Result<Vec<(usize, usize)>, Errno> + Sync;
 
 /// What the first engine thread is told, and tells.
-struct Start<'a> {
+pub(super) struct Start<'a> {
     address: Address,
     /// In a child: its place in the run.
     place: Option<Place>,
     /// In a child: what to register again.
     regions: &'a Regions,
+    /// Where an engine starts again: a socket from which its descriptors come.
+    pub(super) socket: i32,
     /// 0 while it works, then 1.
     done: AtomicU32,
     result: Mutex<Result<(), StartError>>,
 }
 
 impl Start<'_> {
-    fn run(&self, entry: extern "C" fn(*mut u8)) -> Result<(), StartError> {
+    fn new(address: Address) -> Start<'static> {
+        Start {
+            address,
+            place: None,
+            regions: &|_| Ok(Vec::new()),
+            socket: -1,
+            done: AtomicU32::new(0),
+            result: Mutex::new(Ok(())),
+        }
+    }
+
+    pub(super) fn again(address: Address, socket: i32) -> Start<'static> {
+        Start {
+            socket,
+            ..Start::new(address)
+        }
+    }
+
+    pub(super) fn run(&self, entry: extern "C" fn(*mut u8)) -> Result<(), StartError> {
         let arg = self as *const Start<'_> as *mut u8;
         let _limits = Raised::raise();
         // SAFETY: the entry only uses what engine threads may; `self` outlives its use, because
@@ -84,7 +104,7 @@ impl Start<'_> {
         *self.result.lock()
     }
 
-    fn finish(&self, r: Result<(), StartError>) {
+    pub(super) fn finish(&self, r: Result<(), StartError>) {
         *self.result.lock() = r;
         self.done.store(1, Release);
         futex::wake(&self.done, 1, Scope::Process);
@@ -93,14 +113,7 @@ impl Start<'_> {
 
 /// Starts the engine of this process, in the run that the address names.
 pub fn start(address: Address) -> Result<&'static Engine, StartError> {
-    let s = Start {
-        address,
-        place: None,
-        regions: &|_| Ok(Vec::new()),
-        done: AtomicU32::new(0),
-        result: Mutex::new(Ok(())),
-    };
-    s.run(first_main)?;
+    Start::new(address).run(first_main)?;
     super::get().ok_or(StartError::Resources(Errno::ENOMEM))
 }
 
@@ -108,11 +121,9 @@ impl Engine {
     /// In a forked child: new descriptors, registrations and threads over the old tables.
     pub(super) fn restart(&'static self, regions: &Regions, place: Place) {
         let s = Start {
-            address: self.link.address,
             place: Some(place),
             regions,
-            done: AtomicU32::new(0),
-            result: Mutex::new(Ok(())),
+            ..Start::new(self.link.address)
         };
         if let Err(e) = s.run(child_main) {
             self.cache.charge.log(&format!(
@@ -171,7 +182,10 @@ fn open_uffds(control: &Control, link: i32) -> Result<(Uffd, Uffd, u64), StartEr
     Ok((program, staging, features))
 }
 
-fn open_devices(control: &Control, joined: &Joined) -> Result<Vec<Box<dyn Device>>, StartError> {
+pub(super) fn open_devices(
+    control: &Control,
+    joined: &Joined,
+) -> Result<Vec<Box<dyn Device>>, StartError> {
     let mut devices: Vec<Box<dyn Device>> = Vec::new();
     for (d, &fd) in control.devices().iter().zip(&joined.devices) {
         // SAFETY: the supervisor sent it to us; owned by nobody else.
@@ -251,6 +265,8 @@ fn build(s: &Start<'_>, joined: &Joined) -> Result<&'static Engine, StartError> 
         frozen: AtomicU32::new(0),
         reclaim_parked: AtomicU32::new(0),
         reclaim_ready: AtomicU32::new(0),
+        aside: AtomicU32::new(0),
+        aside_socket: AtomicI32::new(-1),
         managed_bytes: AtomicU64::new(0),
         signpost,
     }));
@@ -291,7 +307,7 @@ fn rebuild(e: &'static Engine, s: &Start<'_>, joined: &Joined) -> Result<(), Sta
 }
 
 /// Becomes the fault handler, after starting reclaim on the same descriptors.
-fn run(e: &'static Engine, s: &Start<'_>) {
+pub(super) fn run(e: &'static Engine, s: &Start<'_>) {
     let kick = Kick::new(&e.cache.charge, &e.line);
     let mut handler = match Handler::new(&e.cache, e.devices(), kick) {
         Ok(h) => h,
@@ -314,6 +330,9 @@ fn run(e: &'static Engine, s: &Start<'_>) {
     loop {
         let woken = handler.turn(&mut |h, f| e.answer(h, f));
         e.hear_supervisor(woken);
+        if e.leaves(&mut handler) {
+            return e.leave(handler);
+        }
     }
 }
 
@@ -371,6 +390,9 @@ extern "C" fn reclaim_main(arg: *mut u8) {
             e.reclaim_parked.store(fork, Release);
             futex::wake(&e.reclaim_parked, u32::MAX, Scope::Process);
             e.stay_parked(fork);
+            if e.is_left() {
+                return;
+            }
             // The child has the old key. Only this thread seals.
             e.cache.sealer.keys.fork_parent();
         }

@@ -84,6 +84,11 @@ impl SwapCache {
         self.own_pages.fetch_add(pages as i64, Relaxed);
     }
 
+    pub fn uncharge_own(&self, pages: usize) {
+        self.charge.uncharge(pages);
+        self.own_pages.fetch_sub(pages as i64, Relaxed);
+    }
+
     pub fn own_pages(&self) -> i64 {
         self.own_pages.load(Relaxed)
     }
@@ -270,8 +275,7 @@ impl SwapCache {
         }
         // SAFETY: the buffer is ours, and nobody needs what is in it.
         let _ = unsafe { mem::madvise(b.base + i * PMD_SIZE, PMD_SIZE, libc::MADV_DONTNEED) };
-        self.charge.uncharge(PMD_NR);
-        self.own_pages.fetch_sub(PMD_NR as i64, Relaxed);
+        self.uncharge_own(PMD_NR);
     }
 
     /// Writes will begin soon: what they need first is charged before others take the room.

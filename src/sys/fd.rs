@@ -26,6 +26,17 @@ pub fn duplicate(fd: i32) -> Result<i32, Errno> {
     Ok(copy as i32)
 }
 
+/// A copy of a descriptor of the process's first thread, whose table may be another.
+pub fn of_first_thread(fd: i32) -> Result<i32, Errno> {
+    let me = super::thread::getpid() as usize;
+    // SAFETY: no pointers.
+    let process = unsafe { syscall(libc::SYS_pidfd_open, [me, 0]) }?;
+    // SAFETY: no pointers.
+    let copy = unsafe { syscall(libc::SYS_pidfd_getfd, [process, fd as usize, 0]) };
+    close(process as i32);
+    copy.map(|fd| fd as i32)
+}
+
 pub fn close(fd: i32) {
     // SAFETY: no pointers; who calls this owns the descriptor.
     let _ = unsafe { syscall(libc::SYS_close, [fd as usize]) };

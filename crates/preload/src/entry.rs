@@ -49,6 +49,8 @@ pub const RELEASE: usize = 16;
 pub const PROCESS_MADVISE: usize = 20;
 pub const SHMAT: usize = 21;
 pub const SHMDT: usize = 22;
+pub const UNSHARE: usize = 23;
+pub const SETNS: usize = 24;
 /// This thread ends: the kernel goes through its list of robust mutexes.
 pub const THREAD_ENDS: usize = 17;
 
@@ -190,6 +192,10 @@ unsafe extern "C-unwind" fn hugeswap_hook_delegate(args: *const usize) -> i64 {
     // SAFETY: the entry stored seven words at `args`.
     let (call, mut a): (usize, [usize; 6]) =
         unsafe { (*args.add(6), core::array::from_fn(|i| *args.add(i))) };
+    if matches!(call, UNSHARE | SETNS) {
+        // Of this thread, and of no other.
+        return to_c(hooks::plain(call, a));
+    }
     if call == PROCESS_MADVISE {
         // The deputy has a table of its own, in which the number is another's.
         a[0] = advise::name_self(a[0]);
@@ -300,6 +306,8 @@ global_asm!(
     "hugeswap_entry hugeswap_entry_process_madvise, 20",
     "hugeswap_entry hugeswap_entry_shmat, 21",
     "hugeswap_entry hugeswap_entry_shmdt, 22",
+    "hugeswap_entry hugeswap_entry_unshare, 23",
+    "hugeswap_entry hugeswap_entry_setns, 24",
     "hugeswap_entry hugeswap_entry_thread_ends, 17",
     // syscall(2). Calls that change the address space go the same way as their functions: the
     // arguments move down by one. A clone that shares memory or brings a stack stays what it is.
@@ -326,6 +334,8 @@ global_asm!(
     "hugeswap_number 440, 20",
     "hugeswap_number 30, 21",
     "hugeswap_number 67, 22",
+    "hugeswap_number 272, 23",
+    "hugeswap_number 308, 24",
     "cmp rdi, 317",
     "je hugeswap_seccomp",
     "cmp rdi, 157",
@@ -485,6 +495,8 @@ extern "C" {
     pub fn hugeswap_entry_process_madvise();
     pub fn hugeswap_entry_shmat();
     pub fn hugeswap_entry_shmdt();
+    pub fn hugeswap_entry_unshare();
+    pub fn hugeswap_entry_setns();
     pub fn hugeswap_entry_clone(
         flags: usize,
         stack: usize,

@@ -6,9 +6,10 @@
 
 use crate::entry::{
     Frame, BRK, CLONE, CLONE3, FORK, MADVISE, MLOCK, MLOCK2, MLOCKALL, MMAP, MPROTECT, MREMAP,
-    MUNLOCK, MUNLOCKALL, MUNMAP, PIN, PROCESS_MADVISE, RELEASE, SANDBOX, SHMAT, SHMDT, THREAD_ENDS,
+    MUNLOCK, MUNLOCKALL, MUNMAP, PIN, PROCESS_MADVISE, RELEASE, SANDBOX, SETNS, SHMAT, SHMDT,
+    THREAD_ENDS, UNSHARE,
 };
-use crate::{advise, brk, fork, lock, map, protect, release, remap, sandbox};
+use crate::{advise, alone, brk, fork, lock, map, protect, release, remap, sandbox};
 use hugeswap::mm::PAGE_SIZE;
 use hugeswap::sys::syscall::raw;
 use hugeswap::sys::Errno;
@@ -36,6 +37,8 @@ pub fn plain(call: usize, a: [usize; 6]) -> i64 {
         PROCESS_MADVISE => libc::SYS_process_madvise,
         SHMAT => libc::SYS_shmat,
         SHMDT => libc::SYS_shmdt,
+        UNSHARE => libc::SYS_unshare,
+        SETNS => libc::SYS_setns,
         _ => return -(libc::ENOSYS as i64),
     };
     // SAFETY: the kernel call that the caller asked for, with the caller's arguments.
@@ -59,6 +62,8 @@ pub fn run(f: &mut Frame) {
         BRK => brk::brk(e, bell, a[0]),
         SHMAT => map::attach(e, bell, a),
         SHMDT => map::detach(a[0]),
+        UNSHARE => alone::unshare(e, f, a[0] as i32),
+        SETNS => alone::setns(e, f, a[0], a[1] as i32),
         FORK => fork::fork(e, f),
         CLONE => fork::clone(e, f, libc::SYS_clone),
         CLONE3 => fork::clone(e, f, libc::SYS_clone3),

@@ -208,13 +208,18 @@ impl Targets {
             // SAFETY: passed on.
             unsafe { patch::redirect(name, from, to) }?;
         }
-        // Few programs need these: filters of system calls, userfaultfds of their own, memory that
-        // is shared in the way of System V. Not every C library has the last.
+        // Few programs need these: filters of system calls, userfaultfds of their own, name spaces,
+        // memory that is shared in the way of System V. Not every C library has the last.
         for (name, to) in [
             (c"prctl", calls::prctl()),
             (c"ioctl", calls::ioctl()),
             (c"shmat", entry::hugeswap_entry_shmat as *const () as usize),
             (c"shmdt", entry::hugeswap_entry_shmdt as *const () as usize),
+            (
+                c"unshare",
+                entry::hugeswap_entry_unshare as *const () as usize,
+            ),
+            (c"setns", entry::hugeswap_entry_setns as *const () as usize),
             (
                 c"process_madvise",
                 entry::hugeswap_entry_process_madvise as *const () as usize,
