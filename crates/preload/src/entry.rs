@@ -51,6 +51,7 @@ pub const SHMAT: usize = 21;
 pub const SHMDT: usize = 22;
 pub const UNSHARE: usize = 23;
 pub const SETNS: usize = 24;
+pub const PKEY_MPROTECT: usize = 25;
 /// This thread ends: the kernel goes through its list of robust mutexes.
 pub const THREAD_ENDS: usize = 17;
 
@@ -308,6 +309,7 @@ global_asm!(
     "hugeswap_entry hugeswap_entry_shmdt, 22",
     "hugeswap_entry hugeswap_entry_unshare, 23",
     "hugeswap_entry hugeswap_entry_setns, 24",
+    "hugeswap_entry hugeswap_entry_pkey_mprotect, 25",
     "hugeswap_entry hugeswap_entry_thread_ends, 17",
     // syscall(2). Calls that change the address space go the same way as their functions: the
     // arguments move down by one. A clone that shares memory or brings a stack stays what it is.
@@ -336,6 +338,7 @@ global_asm!(
     "hugeswap_number 67, 22",
     "hugeswap_number 272, 23",
     "hugeswap_number 308, 24",
+    "hugeswap_number 329, 25",
     "cmp rdi, 317",
     "je hugeswap_seccomp",
     "cmp rdi, 157",
@@ -497,6 +500,7 @@ extern "C" {
     pub fn hugeswap_entry_shmdt();
     pub fn hugeswap_entry_unshare();
     pub fn hugeswap_entry_setns();
+    pub fn hugeswap_entry_pkey_mprotect();
     pub fn hugeswap_entry_clone(
         flags: usize,
         stack: usize,

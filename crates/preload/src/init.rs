@@ -209,12 +209,16 @@ impl Targets {
             unsafe { patch::redirect(name, from, to) }?;
         }
         // Few programs need these: filters of system calls, userfaultfds of their own, name spaces,
-        // memory that is shared in the way of System V. Not every C library has the last.
+        // protection keys, memory that is shared in the way of System V. Not every C library has the last.
         for (name, to) in [
             (c"prctl", calls::prctl()),
             (c"ioctl", calls::ioctl()),
             (c"shmat", entry::hugeswap_entry_shmat as *const () as usize),
             (c"shmdt", entry::hugeswap_entry_shmdt as *const () as usize),
+            (
+                c"pkey_mprotect",
+                entry::hugeswap_entry_pkey_mprotect as *const () as usize,
+            ),
             (
                 c"unshare",
                 entry::hugeswap_entry_unshare as *const () as usize,

@@ -3,6 +3,7 @@
 //! registered again, and the tables follow, while everybody who touches it waits.
 
 use crate::hooks::{pages, Result, RW};
+use crate::lock;
 use crate::map::{holes, is_writable, lay_bare, munmap, refill, TOP};
 use crate::maps::{self, Mapping};
 use crate::state::state;
@@ -144,12 +145,15 @@ fn grow(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
     if wiped {
         s.wiped.insert(end, new_end);
     }
+    if s.keyed.contains(end - 1, end) {
+        s.keyed.insert(end, new_end);
+    }
     drop(s);
     if locked {
         // They came at once.
         let _ = e.adopt_resident(end, new_end - end);
     } else if maps::protection(e, bell, c.old)? == RW {
-        e.set_writable(end, new_end - end, true)?;
+        lock::movable_again(e, end, new_end)?;
     }
     Ok(c.old)
 }
@@ -321,7 +325,7 @@ fn move_one(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
         if said.locked_to_end(n) {
             let _ = e.adopt_resident(from, len);
         } else if is_writable(maps::protection(e, bell, target.0)?) {
-            e.set_writable(from, len, true)?;
+            lock::movable_again(e, from, from + len)?;
         }
     }
     Ok(target.0)
@@ -403,6 +407,7 @@ struct Said {
     locked: Vec<Stretch>,
     pinned: Vec<Stretch>,
     wiped: Vec<Stretch>,
+    keyed: Vec<Stretch>,
     apart: Vec<Stretch>,
 }
 
@@ -416,6 +421,7 @@ impl Said {
             locked: of(&s.locked),
             pinned: of(&s.pinned),
             wiped: of(&s.wiped),
+            keyed: of(&s.keyed),
             apart: of(&s.apart),
         }
     }
@@ -425,6 +431,7 @@ impl Said {
         for (set, parts, grows) in [
             (&mut s.locked, &self.locked, true),
             (&mut s.wiped, &self.wiped, true),
+            (&mut s.keyed, &self.keyed, true),
             (&mut s.apart, &self.apart, true),
             (&mut s.pinned, &self.pinned, false),
         ] {

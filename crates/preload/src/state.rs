@@ -16,6 +16,8 @@ pub struct State {
     pub locked: Extents,
     /// Stays where it is for another reason: guard pages, mutexes that the kernel reads.
     pub pinned: Extents,
+    /// Has a protection key.
+    pub keyed: Extents,
     /// Made inaccessible by the program, and kept apart from the window (`hooks::protect`).
     pub apart: Extents,
     /// What is mapped from now on is locked: the flags of mlockall, 0 for none.
@@ -55,6 +57,7 @@ impl State {
             wiped: Extents::new(),
             locked: Extents::new(),
             pinned: Extents::new(),
+            keyed: Extents::new(),
             apart: Extents::new(),
             lock_future: 0,
             released: Extents::new(),
@@ -83,7 +86,7 @@ impl State {
         use crate::entry::*;
         if !matches!(
             call,
-            MUNMAP | MPROTECT | MADVISE | MREMAP | MLOCK | MLOCK2 | MUNLOCK
+            MUNMAP | MPROTECT | PKEY_MPROTECT | MADVISE | MREMAP | MLOCK | MLOCK2 | MUNLOCK
         ) {
             return false;
         }
@@ -111,13 +114,10 @@ impl State {
     pub fn movable(&self, start: usize, end: usize) -> Vec<(usize, usize)> {
         let mut out = Extents::new();
         out.insert(start, end);
-        for (s, e) in self
-            .locked
-            .overlaps(start, end)
-            .into_iter()
-            .chain(self.pinned.overlaps(start, end))
-        {
-            out.remove(s, e);
+        for set in [&self.locked, &self.pinned, &self.keyed] {
+            for (s, e) in set.overlaps(start, end) {
+                out.remove(s, e);
+            }
         }
         out.iter().collect()
     }
@@ -130,6 +130,7 @@ impl State {
             &mut self.wiped,
             &mut self.locked,
             &mut self.pinned,
+            &mut self.keyed,
             &mut self.apart,
             &mut self.released,
         ] {

@@ -96,6 +96,14 @@ fn guard() {
     }
 }
 
+/// Memory that pkey_mprotect opens is managed as that which mprotect opens.
+#[test]
+fn protection_keys() {
+    let done = Run::new(64, [compile("keys")]).seconds(60).ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done.has_swapped();
+}
+
 /// mremap takes along what was said of the memory, see c/remaps.c.
 #[test]
 fn remaps() {
