@@ -20,7 +20,8 @@ pub enum Request {
     Image { layout: u64, secret: Secret },
     /// A forked child, which has this place.
     Child { layout: u64, place: Place },
-    /// A place for a child.
+    /// A place for a child. With it may come a socket, for a child that can't find the supervisor: there
+    /// it sends its connection (`knock`).
     Fork,
     /// The parent has no hold of the child's place any more: there is a child, or there is none.
     Forked { place: Place },
@@ -118,11 +119,11 @@ impl Request {
     }
 
     pub fn send(self, socket: i32) -> Result<(), Errno> {
-        send(socket, &self.packet(), &[])
+        self.send_with(socket, &[])
     }
 
-    pub fn send_with(self, socket: i32, fd: i32) -> Result<(), Errno> {
-        send(socket, &self.packet(), &[fd])
+    pub fn send_with(self, socket: i32, fds: &[i32]) -> Result<(), Errno> {
+        send(socket, &self.packet(), fds)
     }
 
     /// The next one; None if the packet is none of these. Without waiting.
@@ -234,20 +235,31 @@ pub fn pass(socket: i32, fds: &[i32]) -> Result<(), Errno> {
     send(socket, &[which, 0, 0, 0], there.as_slice())
 }
 
-/// Takes what `pass` has sent.
+/// A connection with the supervisor, which has the other end of `door`.
+pub fn knock(door: i32) -> Result<i32, Errno> {
+    // Made here: so the kernel says whose it is.
+    let [ours, theirs] = pair()?;
+    let passed = pass(door, &[theirs]);
+    fd::close(theirs);
+    passed.map(|()| ours).inspect_err(|_| fd::close(ours))
+}
+
+/// Takes what `pass` has sent. Without waiting.
 pub fn take(socket: i32, fds: &mut [i32]) -> Result<(), Errno> {
     let mut came = Descriptors::default();
-    let Received::Packet(Some([which, ..])) = receive(socket, 0, &mut came)? else {
+    let Received::Packet(Some([which, ..])) = receive(socket, libc::MSG_DONTWAIT, &mut came)?
+    else {
+        came.close();
         return Err(Errno(libc::ECONNRESET));
     };
+    if came.len != which.count_ones() as usize || which >> fds.len() != 0 {
+        came.close();
+        return Err(Errno(libc::EMFILE));
+    }
     let mut next = came.as_slice().iter();
     for (i, fd) in fds.iter_mut().enumerate() {
-        let is_there = which >> i & 1 != 0;
-        *fd = if is_there {
-            *next.next().ok_or(Errno(libc::EMFILE))?
-        } else {
-            -1
-        };
+        let there = (which >> i & 1 != 0).then(|| next.next()).flatten();
+        *fd = there.copied().unwrap_or(-1);
     }
     Ok(())
 }
@@ -510,7 +522,7 @@ mod tests {
             key: 1 << 63,
         };
         let mut fds = Descriptors::default();
-        Request::Faults.send_with(ours, 0).unwrap();
+        Request::Faults.send_with(ours, &[0]).unwrap();
         assert_eq!(
             Request::receive(theirs, &mut fds),
             Ok(Received::Packet(Some(Request::Faults)))
@@ -554,6 +566,13 @@ mod tests {
         assert_eq!([fds[1], fds[3]], [-1, -1]);
         assert!(take(theirs, &mut fds).is_err());
         [fds[0], fds[2], theirs].map(fd::close);
+        let [door, outside] = pair().unwrap();
+        let ours = knock(outside).unwrap();
+        take(door, &mut fds[..1]).unwrap();
+        Request::Fork.send(ours).unwrap();
+        let said = Request::receive(fds[0], &mut Descriptors::default());
+        assert_eq!(said, Ok(Received::Packet(Some(Request::Fork))));
+        [door, outside, ours, fds[0]].map(fd::close);
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Engine {
         let probe = unsafe { thread::spawn(nothing, core::ptr::null_mut(), thread::Files::Own) }?;
         let limits = Raised::raise();
         let [kept, handed] = link::pair()?;
-        let ended = self.ask_to_leave(bell, handed);
+        let ended = self.ask_to_leave(bell, handed, thread::gettid());
         fd::close(handed);
         if let Err(err) = ended {
             fd::close(kept);
@@ -74,9 +74,10 @@ impl Engine {
         Ok(result)
     }
 
-    /// In the handler thread, when a hook has asked for it; `socket` is a number of the program's table.
-    pub(super) fn note_leave(&self, bell: usize, socket: i32) {
+    /// In the handler thread, when a hook has asked for it; `socket` is a number of that thread's table.
+    pub(super) fn note_leave(&self, bell: usize, socket: i32, tid: u32) {
         self.aside_socket.store(socket, Relaxed);
+        self.aside_tid.store(tid, Relaxed);
         self.aside.store(bell as u32 + 1, Release);
     }
 
@@ -87,7 +88,7 @@ impl Engine {
         };
         self.stand_still(handler);
         let socket = self.aside_socket.load(Relaxed);
-        let handed = fd::of_first_thread(socket).and_then(|s| {
+        let handed = fd::of_thread(self.aside_tid.load(Relaxed), socket).and_then(|s| {
             let sent = link::pass(s, &self.table());
             fd::close(s);
             sent
@@ -173,6 +174,7 @@ impl Engine {
         self.reclaim_ready.store(0, Release);
         self.kick().set_near(0);
         self.link.join_again(&joined);
+        self.cache.charge.set_line(link);
         uffd::set_device(device);
         self.maps.store(maps, Release);
         self.cache

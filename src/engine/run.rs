@@ -6,7 +6,7 @@
 
 use super::start::StartError;
 use super::Engine;
-use crate::control::link::{Address, Descriptors, Place, Reply, Request};
+use crate::control::link::{self, Address, Descriptors, Place, Reply, Request};
 use crate::control::{Mapped, Proc, LAYOUT, MAX_DEVICES};
 use crate::sys::maps::MapsFile;
 use crate::sys::pagemap::Pagemap;
@@ -51,9 +51,20 @@ pub(super) struct Joined {
     pub pagemap: i32,
 }
 
-/// Connects with the supervisor; for a child that has a place, by that.
-pub(super) fn join(address: &Address, place: Option<Place>) -> Result<Joined, StartError> {
-    let link = address.connect().map_err(StartError::NoRun)?;
+/// Connects with the supervisor; for a child that has a place, by that. `door`: a way for a child that
+/// can't find the supervisor, or -1.
+pub(super) fn join(
+    address: &Address,
+    place: Option<Place>,
+    door: i32,
+) -> Result<Joined, StartError> {
+    let found = address.connect();
+    let link = match found {
+        Err(_) if door >= 0 => link::knock(door),
+        r => r,
+    };
+    fd::close(door);
+    let link = link.map_err(StartError::NoRun)?;
     let layout = LAYOUT;
     let hello = match place {
         Some(place) => Request::Child { layout, place },
@@ -144,12 +155,15 @@ impl Link {
     }
 
     /// In the handler thread: asks for a place for a child. The doorbell is answered when the answer
-    /// is there, and then only if this says so.
-    pub(super) fn ask(&self, bell: usize) -> Result<(), Errno> {
+    /// is there, and then only if this says so. `door` is a number of that thread's table, or -1.
+    pub(super) fn ask(&self, bell: usize, door: i32, tid: u32) -> Result<(), Errno> {
         self.bell.store(bell, Relaxed);
         self.state.store(ASKED, Relaxed);
+        let handed = (door >= 0).then(|| fd::of_thread(tid, door).ok()).flatten();
         fd::close(self.spare.load(Relaxed));
-        Request::Fork.send(self.fd()).inspect_err(|_| {
+        let sent = Request::Fork.send_with(self.fd(), handed.as_slice());
+        handed.inspect(|&fd| fd::close(fd));
+        sent.inspect_err(|_| {
             self.state.store(REFUSED, Release);
         })
     }

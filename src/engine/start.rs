@@ -61,7 +61,8 @@ pub(super) struct Start<'a> {
     place: Option<Place>,
     /// In a child: what to register again.
     regions: &'a Regions,
-    /// Where an engine starts again: a socket from which its descriptors come.
+    /// Where an engine starts again: a socket from which its descriptors come. In a child: the supervisor's
+    /// door. -1: none.
     pub(super) socket: i32,
     /// 0 while it works, then 1.
     done: AtomicU32,
@@ -119,10 +120,11 @@ pub fn start(address: Address) -> Result<&'static Engine, StartError> {
 
 impl Engine {
     /// In a forked child: new descriptors, registrations and threads over the old tables.
-    pub(super) fn restart(&'static self, regions: &Regions, place: Place) {
+    pub(super) fn restart(&'static self, regions: &Regions, place: Place, door: i32) {
         let s = Start {
             place: Some(place),
             regions,
+            socket: door,
             ..Start::new(self.link.address)
         };
         if let Err(e) = s.run(child_main) {
@@ -144,7 +146,7 @@ extern "C" fn first_main(arg: *mut u8) {
     // The thread's descriptor table is a copy of the program's: keeping any of it open would keep
     // the program's pipes and sockets from ending.
     fd::close_all_but(&[]);
-    match run::join(&s.address, s.place).and_then(|joined| build(s, &joined)) {
+    match run::join(&s.address, s.place, -1).and_then(|joined| build(s, &joined)) {
         Ok(e) => {
             ENGINE.store(e as *const Engine as *mut Engine, Release);
             run(e, s);
@@ -156,11 +158,11 @@ extern "C" fn first_main(arg: *mut u8) {
 extern "C" fn child_main(arg: *mut u8) {
     // SAFETY: `Start::run` waits for us and keeps it alive.
     let s = unsafe { &*(arg as *const Start<'_>) };
-    fd::close_all_but(&[]);
+    fd::close_all_but(&[s.socket]);
     let Some(e) = super::get() else {
         return s.finish(Err(StartError::Resources(Errno::EINVAL)));
     };
-    match run::join(&s.address, s.place).and_then(|joined| rebuild(e, s, &joined)) {
+    match run::join(&s.address, s.place, s.socket).and_then(|joined| rebuild(e, s, &joined)) {
         Ok(()) => run(e, s),
         Err(err) => s.finish(Err(err)),
     }
@@ -175,7 +177,7 @@ fn open_uffds(control: &Control, link: i32) -> Result<(Uffd, Uffd, u64), StartEr
         return Err(StartError::Userfaultfd(Errno(libc::EPERM)));
     }
     Request::Faults
-        .send_with(link, program.fd())
+        .send_with(link, &[program.fd()])
         .map_err(StartError::NoRun)?;
     let (staging, _) =
         Uffd::open(features, s.user_mode_only != 0).map_err(StartError::Userfaultfd)?;
@@ -267,6 +269,7 @@ fn build(s: &Start<'_>, joined: &Joined) -> Result<&'static Engine, StartError> 
         reclaim_ready: AtomicU32::new(0),
         aside: AtomicU32::new(0),
         aside_socket: AtomicI32::new(-1),
+        aside_tid: AtomicU32::new(0),
         managed_bytes: AtomicU64::new(0),
         signpost,
     }));

@@ -1,6 +1,8 @@
 //! unshare and setns. Some name spaces are for processes of one thread only; where the program is one,
 //! the engine's threads must not stand in the way (`Engine::step_aside`).
 
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use crate::entry::{self, Frame};
 use crate::hooks::Result;
 use crate::{deputy, fork, sandbox};
@@ -16,7 +18,22 @@ const ENTERED_ALONE: i32 = libc::CLONE_NEWUSER | NEWTIME;
 /// How often the call is tried: threads of the kernel's for io_uring end a little later than ours.
 const TRIES: usize = 200;
 
+/// The process, or one before it, has entered name spaces, or a domain of Landlock's.
+static APART: AtomicBool = AtomicBool::new(false);
+
+/// Whether a child may be unable to find the run's supervisor.
+pub fn may_be_apart() -> bool {
+    APART.load(Relaxed)
+}
+
+pub fn go_apart() {
+    APART.store(true, Relaxed);
+}
+
 pub fn unshare(e: &'static Engine, f: &Frame, flags: i32) -> Result<usize> {
+    if flags & (libc::CLONE_NEWUSER | libc::CLONE_NEWNET) != 0 {
+        go_apart();
+    }
     // SAFETY: the program's own call.
     let call =
         |flags: i32| check(unsafe { raw(libc::SYS_unshare, [flags as usize, 0, 0, 0, 0, 0]) });
@@ -27,6 +44,7 @@ pub fn unshare(e: &'static Engine, f: &Frame, flags: i32) -> Result<usize> {
 }
 
 pub fn setns(e: &'static Engine, f: &Frame, fd: usize, kinds: i32) -> Result<usize> {
+    go_apart();
     let call = |kinds: i32| {
         // SAFETY: the program's own call.
         check(unsafe { raw(libc::SYS_setns, [fd, kinds as usize, 0, 0, 0, 0]) })

@@ -345,7 +345,7 @@ global_asm!(
     "je hugeswap_syscall_prctl",
     "cmp rdi, 16",
     "je hugeswap_syscall_ioctl",
-    // clone, clone3, set_tid_address, set_robust_list, rseq, exit.
+    // clone, clone3, set_tid_address, set_robust_list, rseq, exit, landlock_restrict_self.
     "cmp rdi, 56",
     "je 2f",
     "cmp rdi, 435",
@@ -357,6 +357,8 @@ global_asm!(
     "cmp rdi, 334",
     "je 2f",
     "cmp rdi, 60",
+    "je 2f",
+    "cmp rdi, 446",
     "je 2f",
     "1: mov rax, rdi",
     "mov rdi, rsi",
