@@ -565,14 +565,18 @@ mod tests {
         assert!(fds[0] >= 0 && fds[2] >= 0 && fds[0] != fds[2]);
         assert_eq!([fds[1], fds[3]], [-1, -1]);
         assert!(take(theirs, &mut fds).is_err());
-        [fds[0], fds[2], theirs].map(fd::close);
+        for f in [fds[0], fds[2], theirs] {
+            fd::close(f);
+        }
         let [door, outside] = pair().unwrap();
         let ours = knock(outside).unwrap();
         take(door, &mut fds[..1]).unwrap();
         Request::Fork.send(ours).unwrap();
         let said = Request::receive(fds[0], &mut Descriptors::default());
         assert_eq!(said, Ok(Received::Packet(Some(Request::Fork))));
-        [door, outside, ours, fds[0]].map(fd::close);
+        for f in [door, outside, ours, fds[0]] {
+            fd::close(f);
+        }
     }
 
     #[test]
