@@ -81,6 +81,7 @@ pub enum Kind {
     Wait,
     Kill,
     Stop,
+    NameSpace,
     Spawn,
     Threads,
     ForkUnderThreads,
@@ -100,7 +101,7 @@ pub enum Kind {
 use Kind::*;
 
 /// Kinds, their names for `--without`, and how often they come.
-pub const KINDS: [(Kind, &str, u32); 35] = [
+pub const KINDS: [(Kind, &str, u32); 36] = [
     (Map, "map", 14),
     (MapOver, "map-over", 4),
     (MapFile, "map-file", 2),
@@ -122,6 +123,7 @@ pub const KINDS: [(Kind, &str, u32); 35] = [
     (Wait, "wait", 3),
     (Kill, "kill", 1),
     (Stop, "stop", 1),
+    (NameSpace, "name-space", 1),
     (Spawn, "spawn", 1),
     (Threads, "threads", 2),
     (ForkUnderThreads, "fork-threads", 1),

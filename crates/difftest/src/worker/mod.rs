@@ -155,6 +155,7 @@ impl World {
             Kind::Wait => process::wait_for_one(self),
             Kind::Kill => process::kill(self, &mut r),
             Kind::Stop => process::stop(self, &mut r),
+            Kind::NameSpace => process::name_space(self, &mut r),
             Kind::Spawn => process::spawn(self, &mut r),
             Kind::Threads => threads::write_together(self, &mut r),
             Kind::ForkUnderThreads => threads::fork_meanwhile(self, &mut r),

@@ -129,16 +129,45 @@ fn gettid() -> i32 {
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
-/// The child goes on as nobody.
-fn drop_rights(r: &mut Rng) {
-    const NOBODY: u32 = 65534;
+/// Who will not have the right to must still be able to lock.
+fn lock_without_rights() {
     let most = libc::rlimit {
         rlim_cur: libc::RLIM_INFINITY,
         rlim_max: libc::RLIM_INFINITY,
     };
-    // SAFETY: the structure outlives the call; else no memory is passed. Who has no rights loses none.
+    // SAFETY: the structure outlives the call.
+    unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &most) };
+}
+
+/// Enters name spaces that are for processes of one thread only.
+pub fn name_space(w: &mut World, r: &mut Rng) {
+    // SAFETY: a C string; else no memory is passed.
+    let failed = unsafe {
+        if w.depth > 0 && r.one_in(3) {
+            lock_without_rights();
+            let net = if r.one_in(2) { libc::CLONE_NEWNET } else { 0 };
+            libc::unshare(libc::CLONE_NEWUSER | net)
+        } else {
+            let fd = libc::open(c"/proc/self/ns/time".as_ptr(), libc::O_RDONLY);
+            let failed = libc::setns(fd, 0);
+            sys::close(fd);
+            failed
+        }
+    };
+    // Without rights, or one in another too often.
+    let may_be = [libc::EPERM, libc::ENOSPC, libc::EUSERS, libc::EBADF];
+    if failed != 0 && !may_be.contains(&errno()) {
+        fail_with(format_args!("a name space is refused: errno {}", errno()));
+    }
+    w.check_some(r, 64);
+}
+
+/// The child goes on as nobody.
+fn drop_rights(r: &mut Rng) {
+    const NOBODY: u32 = 65534;
+    lock_without_rights();
+    // SAFETY: no memory is passed. Who has no rights loses none.
     unsafe {
-        libc::setrlimit(libc::RLIMIT_MEMLOCK, &most);
         libc::setgroups(0, core::ptr::null());
         libc::setresgid(NOBODY, NOBODY, NOBODY);
         libc::setresuid(NOBODY, NOBODY, NOBODY);

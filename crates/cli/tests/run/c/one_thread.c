@@ -63,6 +63,18 @@ static void all_kinds(void) {
   verify(p, n, 1, "several name spaces");
 }
 
+/* With the /proc of another pid name space, which knows our threads by other numbers. */
+static void first(void) {
+  u64 args[8] = {CLONE_NEWPID, 0, 0, 0, SIGCHLD};
+  pid_t pid = syscall(SYS_clone3, args, sizeof args);
+  if (pid == 0) {
+    MUST(getpid() == 1 && unshare(CLONE_NEWUSER) == 0);
+    works("first of a pid name space");
+    _exit(0);
+  }
+  wait_ok(pid, "first of a pid name space");
+}
+
 /* No thread can be made any more: refused, and nothing is lost. */
 static void too_late(void) {
   MUST(unshare(CLONE_NEWPID) == 0);
@@ -129,7 +141,7 @@ static void two_threads(void) {
 
 int main(void) {
   static const struct { const char *name; void (*f)(void); } all[] = {
-    {"user", user}, {"all_kinds", all_kinds}, {"too_late", too_late}, {"its_own_clock", its_own_clock},
+    {"user", user}, {"all_kinds", all_kinds}, {"first", first}, {"too_late", too_late}, {"its_own_clock", its_own_clock},
     {"anothers", anothers}, {"by_number", by_number}, {"two_threads", two_threads},
   };
   p = map_rw(n);
