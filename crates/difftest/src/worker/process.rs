@@ -141,21 +141,34 @@ fn lock_without_rights() {
 
 /// Enters name spaces that are for processes of one thread only.
 pub fn name_space(w: &mut World, r: &mut Rng) {
+    let user = w.depth > 0 && r.one_in(3);
+    let net = if r.one_in(2) { libc::CLONE_NEWNET } else { 0 };
+    if user {
+        lock_without_rights();
+    }
     // SAFETY: a C string; else no memory is passed.
-    let failed = unsafe {
-        if w.depth > 0 && r.one_in(3) {
-            lock_without_rights();
-            let net = if r.one_in(2) { libc::CLONE_NEWNET } else { 0 };
-            libc::unshare(libc::CLONE_NEWUSER | net)
-        } else {
-            let fd = libc::open(c"/proc/self/ns/time".as_ptr(), libc::O_RDONLY);
-            let failed = libc::setns(fd, 0);
-            sys::close(fd);
-            failed
+    let enter = || unsafe {
+        if user {
+            return libc::unshare(libc::CLONE_NEWUSER | net);
         }
+        let fd = libc::open(c"/proc/self/ns/time".as_ptr(), libc::O_RDONLY);
+        let failed = libc::setns(fd, 0);
+        let e = errno();
+        sys::close(fd);
+        *libc::__errno_location() = e;
+        failed
     };
+    // A thread that was joined may not be gone yet.
+    let mut failed = enter();
+    for _ in 0..200 {
+        if failed == 0 || ![libc::EINVAL, libc::EUSERS].contains(&errno()) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        failed = enter();
+    }
     // Without rights, or one in another too often.
-    let may_be = [libc::EPERM, libc::ENOSPC, libc::EUSERS, libc::EBADF];
+    let may_be = [libc::EPERM, libc::ENOSPC, libc::EBADF];
     if failed != 0 && !may_be.contains(&errno()) {
         fail_with(format_args!("a name space is refused: errno {}", errno()));
     }
