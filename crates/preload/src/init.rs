@@ -2,7 +2,7 @@
 
 use crate::state::state;
 use crate::window::Window;
-use crate::{brk, calls, entry, failure, fork, maps, patch};
+use crate::{brk, calls, entry, failure, fork, map, maps, patch};
 use core::ffi::CStr;
 use hugeswap::control::{self, link::Address};
 use hugeswap::engine::{self, Engine, StartError};
@@ -155,7 +155,12 @@ fn adopt_existing(e: &Engine) {
     const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
     for m in maps::all(e, 0).unwrap_or_default() {
         let len = m.end - m.start;
-        if m.prot != RW || !m.private || !m.anonymous || len < PMD_SIZE || e.is_own(m.start, m.end)
+        if m.prot != RW
+            || !m.private
+            || !m.anonymous
+            || len < PMD_SIZE
+            || !map::can_be_managed(m.start, len)
+            || e.is_own(m.start, m.end)
         {
             continue;
         }

@@ -48,6 +48,12 @@ pub fn mremap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
     let (old, flags, fixed) = (a[0], a[3] as i32, a[4]);
     let fits = |at: usize, len: usize| at.checked_add(len).is_some_and(|end| end <= TOP);
     let is_fixed = flags & libc::MREMAP_FIXED != 0;
+    if is_fixed && fits(old, old_len) && !fits(fixed, new_len) {
+        // Beyond 47 bits nothing is managed: what is in swap would be left behind.
+        if state().lock().is_ours(old, old + old_len) {
+            return Err(Errno::EINVAL);
+        }
+    }
     if old % PAGE_SIZE != 0
         || !fits(old, old_len)
         || new_len > TOP

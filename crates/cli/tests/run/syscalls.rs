@@ -75,7 +75,14 @@ exact_cases! {
 #[test]
 fn addresses() {
     let program = compile("addresses");
-    for what in ["noreplace", "again", "no_more", "locked_heap", "terabytes"] {
+    for what in [
+        "noreplace",
+        "again",
+        "no_more",
+        "locked_heap",
+        "terabytes",
+        "far_up",
+    ] {
         let done = Run::new(64, [program.to_str().unwrap(), what])
             .seconds(60)
             .ok();
