@@ -47,8 +47,9 @@ pub fn mremap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
     };
     let (old, flags, fixed) = (a[0], a[3] as i32, a[4]);
     let fits = |at: usize, len: usize| at.checked_add(len).is_some_and(|end| end <= TOP);
-    let is_fixed = flags & libc::MREMAP_FIXED != 0;
-    if is_fixed && fits(old, old_len) && !fits(fixed, new_len) {
+    // MREMAP_DONTUNMAP takes an address too: the kernel looks at it, and has it for a hint.
+    let moves = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
+    if moves && fits(old, old_len) && !fits(fixed, new_len) {
         // Beyond 47 bits nothing is managed: what is in swap would be left behind.
         if state().lock().is_ours(old, old + old_len) {
             return Err(Errno::EINVAL);
@@ -57,23 +58,17 @@ pub fn mremap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
     if old % PAGE_SIZE != 0
         || !fits(old, old_len)
         || new_len > TOP
-        || is_fixed && !fits(fixed, new_len)
+        || moves && !fits(fixed, new_len)
     {
         return plain();
     }
     let known = libc::MREMAP_FIXED | libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
-    let moves = is_fixed || flags & libc::MREMAP_DONTUNMAP != 0;
-    let target = if is_fixed {
-        (fixed, fixed + new_len)
-    } else {
-        (0, 0)
-    };
     let source = (old, old + old_len);
-    let overlap = is_fixed && fixed < source.1 && old < target.1;
-    let refused = flags & !known != 0
+    let overlap = fixed < source.1 && old < fixed + new_len;
+    let refused = a[3] & !(known as usize) != 0
         || moves && flags & libc::MREMAP_MAYMOVE == 0
         || flags & libc::MREMAP_DONTUNMAP != 0 && old_len != new_len
-        || is_fixed && (fixed % PAGE_SIZE != 0 || overlap);
+        || moves && (fixed % PAGE_SIZE != 0 || overlap);
     if refused {
         // The kernel says how.
         return plain();

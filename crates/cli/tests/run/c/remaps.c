@@ -182,6 +182,7 @@ static void longer(void) {
 /* Of several mappings, to no place in particular: refused, and nothing is gone. */
 static void several(void) {
   const size_t n = 32 * PAGE;
+  const int keep = MREMAP_MAYMOVE | MREMAP_DONTUNMAP;
   char *q = mmap((void *)0x40000000, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   MUST(q != MAP_FAILED);
   fill(q, n, 6);
@@ -191,11 +192,15 @@ static void several(void) {
   int fixed = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
   MUST(mmap(to + n / 2, n / 2, PROT_READ | PROT_WRITE, fixed, -1, 0) == to + n / 2);
   fill(to + n / 2, n / 2, 7);
-  MUST(mremap(to, n, n, MREMAP_MAYMOVE | MREMAP_DONTUNMAP) == MAP_FAILED);
+  MUST(mremap(to, n, n, keep, 0) == MAP_FAILED && errno == EFAULT);
   verify(to, n / 2, 6, "one half");
   verify(to + n / 2, n / 2, 7, "the other");
   MUST(mprotect(p, 4 * MB, PROT_READ) == 0);
-  MUST(mremap(p, 8 * MB, 8 * MB, MREMAP_MAYMOVE | MREMAP_DONTUNMAP) == MAP_FAILED);
+  MUST(mremap(p, 8 * MB, 8 * MB, keep, 0) == MAP_FAILED && errno == EFAULT);
+  /* The address that is none all the same. */
+  MUST(mremap(p, MB, MB, keep, 1ul) == MAP_FAILED && errno == EINVAL);
+  MUST(mremap(p, MB, MB, keep, p + PAGE) == MAP_FAILED && errno == EINVAL);
+  MUST(mremap(p, MB, MB, keep, -PAGE) == MAP_FAILED && errno == EINVAL);
   verify(p, 8 * MB, 1, "of two protections");
 }
 
