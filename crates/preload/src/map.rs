@@ -117,16 +117,30 @@ pub fn refill(e: &Engine, bell: usize) {
         return;
     };
     let mut mapped = Vec::with_capacity(bare.len());
-    for (from, to) in bare.iter() {
-        // SAFETY: nothing is replaced. Where something is mapped by now, it stays.
-        if unsafe { mem::map_at_noreplace(from, to - from, libc::PROT_NONE) }.is_ok() {
-            mapped.push((from, to));
+    // SAFETY: nothing is replaced.
+    let map =
+        |from: usize, to: usize| unsafe { mem::map_at_noreplace(from, to - from, libc::PROT_NONE) };
+    for stretch @ (from, to) in bare.iter() {
+        match map(from, to) {
+            Ok(()) => mapped.push(stretch),
+            // The program has mapped something there, by a call that we have not seen: that stays.
+            Err(_) => {
+                let holes = holes(e, bell, stretch);
+                state().lock().put_foreign(from, to);
+                for (from, to) in holes {
+                    state().lock().unmapped(&[(from, to)]);
+                    if map(from, to).is_ok() {
+                        mapped.push((from, to));
+                    }
+                }
+            }
         }
     }
     let registered = e.register_all(bell, &mapped).is_ok();
     let mut s = state().lock();
     for (from, to) in mapped {
         if registered {
+            s.window.claim(from, to);
             s.regions.insert(from, to);
             s.window.give(from, to);
         }

@@ -6,7 +6,7 @@ use crate::hooks::{pages, Result, RW};
 use crate::lock;
 use crate::map::{holes, is_writable, lay_bare, munmap, refill, TOP};
 use crate::maps::{self, Mapping};
-use crate::state::state;
+use crate::state::{state, Area};
 use crate::stretch::reserve_two;
 use crate::window::Extents;
 use hugeswap::engine::{Engine, Fate, Stretch};
@@ -111,6 +111,14 @@ fn grow(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
     let managed = {
         let s = state().lock();
         if !s.is_ours(c.old, new_end) {
+            drop(s);
+            return c.make(0, 0);
+        }
+        // Where something is in the way nothing has to make room: the kernel says so.
+        let in_use = |(area, _, _): &(Area, usize, usize)| {
+            matches!(area, Area::Window | Area::Region | Area::Foreign)
+        };
+        if new_end > TOP || s.areas(end, new_end).iter().any(in_use) {
             drop(s);
             return c.make(0, 0);
         }

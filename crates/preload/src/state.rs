@@ -102,8 +102,8 @@ impl State {
         };
         let is_foreign = |(area, _, _): &(Area, usize, usize)| match area {
             Area::Outside => true,
-            // Its place is given back.
-            Area::Foreign => call != MUNMAP,
+            // Its place is given back, or it takes some of what is next to it.
+            Area::Foreign => !matches!(call, MUNMAP | MREMAP),
             _ => false,
         };
         !self.is_ours(start, end)
@@ -235,6 +235,7 @@ mod tests {
         assert!(elsewhere(MUNMAP, 1, 100, 0) && elsewhere(MADVISE, 200, 201, 0));
         assert!(!elsewhere(MUNMAP, 99, 101, 0) && !elsewhere(MMAP, 1, 2, 0));
         assert!(elsewhere(MADVISE, 110, 120, 0) && !elsewhere(MUNMAP, 110, 120, 0));
+        assert!(!elsewhere(MREMAP, 110, 120, 0));
         assert!(!elsewhere(MADVISE, 110, 121, 0) && !elsewhere(MADVISE, 5, 5, 0));
         let fixed = libc::MREMAP_FIXED as usize;
         assert!(elsewhere(MREMAP, 1, 2, 0) && !elsewhere(MREMAP, 1, 2, fixed));

@@ -125,6 +125,7 @@ fn remaps() {
         "pieces",
         "longer",
         "several",
+        "shared",
         "watched",
     ] {
         let done = Run::new(64, [program.to_str().unwrap(), what])

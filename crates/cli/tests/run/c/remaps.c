@@ -179,6 +179,29 @@ static void longer(void) {
   verify(q, 50 * MB, 1, "shorter");
 }
 
+/* Shared memory, where ours was, grows where it is; and what is asked for in vain takes nothing away. */
+static void shared(void) {
+  char *one = map_rw(PAGE), *q = map_rw(8 * MB);
+  MUST(munmap(q + MB, 7 * MB) == 0);
+  int flags = MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED;
+  MUST(mmap(q, MB, PROT_READ | PROT_WRITE, flags, -1, 0) == q);
+  fill(q, MB, 8);
+  char *at = mremap(q, MB, 2 * MB, MREMAP_MAYMOVE);
+  MUST(at != MAP_FAILED);
+  MUST(mremap(one, PAGE, 1ul << 46, 0) == MAP_FAILED && errno == ENOMEM);
+  for (int i = 0; i < 3; i++) {
+    char *more = map_rw(bytes);
+    fill(more, 4 * MB, 9);
+    verify(at, MB, 8, "shared");
+    char *moved = mremap(more, bytes, bytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, 0);
+    MUST(moved != MAP_FAILED);
+    verify(moved, 4 * MB, 9, "moved");
+    MUST(munmap(moved, bytes) == 0 && munmap(more, bytes) == 0);
+  }
+  verify(at, MB, 8, "shared, in the end");
+  verify(p, bytes, 1, "all else");
+}
+
 /* Of several mappings, to no place in particular: refused, and nothing is gone. */
 static void several(void) {
   const size_t n = 32 * PAGE;
@@ -248,7 +271,7 @@ int main(int argc, char **argv) {
     void (*run)(void);
   } cases[] = {{"wiped", wiped},   {"not_for_children", not_for_children}, {"guarded", guarded}, {"keyed", keyed},
                {"pinned", pinned}, {"phases", phases},                     {"pieces", pieces},   {"longer", longer},
-               {"several", several}, {"watched", watched}};
+               {"several", several}, {"shared", shared}, {"watched", watched}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     if (!strcmp(argv[1], cases[i].name)) {
       cases[i].run();
