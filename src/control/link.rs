@@ -8,7 +8,7 @@ use crate::sys::{fd, syscall, Errno};
 /// Environment variable that carries the address.
 pub const ENV: &str = "HUGESWAP_RUN";
 /// Descriptors in a packet at most.
-pub const MOST_FDS: usize = super::MAX_DEVICES + 5;
+pub const MOST_FDS: usize = super::MAX_DEVICES + 7;
 const WORDS: usize = 4;
 const PREFIX: &[u8] = b"hugeswap-";
 const ROOM: usize = 108;
@@ -20,7 +20,8 @@ pub enum Request {
     Image { layout: u64, secret: Secret },
     /// A forked child, which has this place.
     Child { layout: u64, place: Place },
-    /// A place for a child.
+    /// A place for a child. With it may come a socket, for a child that can't find the supervisor: there
+    /// it sends its connection (`knock`).
     Fork,
     /// The parent has no hold of the child's place any more: there is a child, or there is none.
     Forked { place: Place },
@@ -118,11 +119,11 @@ impl Request {
     }
 
     pub fn send(self, socket: i32) -> Result<(), Errno> {
-        send(socket, &self.packet(), &[])
+        self.send_with(socket, &[])
     }
 
-    pub fn send_with(self, socket: i32, fd: i32) -> Result<(), Errno> {
-        send(socket, &self.packet(), &[fd])
+    pub fn send_with(self, socket: i32, fds: &[i32]) -> Result<(), Errno> {
+        send(socket, &self.packet(), fds)
     }
 
     /// The next one; None if the packet is none of these. Without waiting.
@@ -206,6 +207,61 @@ impl Descriptors {
         self.as_slice().iter().for_each(|&f| fd::close(f));
         self.len = 0;
     }
+}
+
+/// Two sockets of which each hears the other.
+pub fn pair() -> Result<[i32; 2], Errno> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    let mut two = [-1; 2];
+    let args = [
+        libc::AF_UNIX as usize,
+        kind as usize,
+        0,
+        two.as_mut_ptr() as usize,
+    ];
+    // SAFETY: room for two numbers.
+    unsafe { syscall(libc::SYS_socketpair, args) }.map(|_| two)
+}
+
+/// Sends descriptors, of which some may be missing: less than zero.
+pub fn pass(socket: i32, fds: &[i32]) -> Result<(), Errno> {
+    let mut there = Descriptors::default();
+    let mut which = 0;
+    for (i, &fd) in fds.iter().enumerate().filter(|f| *f.1 >= 0) {
+        *there.fds.get_mut(there.len).ok_or(Errno::EINVAL)? = fd;
+        there.len += 1;
+        which |= 1 << i;
+    }
+    send(socket, &[which, 0, 0, 0], there.as_slice())
+}
+
+/// A connection with the supervisor, which has the other end of `door`.
+pub fn knock(door: i32) -> Result<i32, Errno> {
+    // Made here: so the kernel says whose it is.
+    let [ours, theirs] = pair()?;
+    let passed = pass(door, &[theirs]);
+    fd::close(theirs);
+    passed.map(|()| ours).inspect_err(|_| fd::close(ours))
+}
+
+/// Takes what `pass` has sent. Without waiting.
+pub fn take(socket: i32, fds: &mut [i32]) -> Result<(), Errno> {
+    let mut came = Descriptors::default();
+    let Received::Packet(Some([which, ..])) = receive(socket, libc::MSG_DONTWAIT, &mut came)?
+    else {
+        came.close();
+        return Err(Errno(libc::ECONNRESET));
+    };
+    if came.len != which.count_ones() as usize || which >> fds.len() != 0 {
+        came.close();
+        return Err(Errno(libc::EMFILE));
+    }
+    let mut next = came.as_slice().iter();
+    for (i, fd) in fds.iter_mut().enumerate() {
+        let there = (which >> i & 1 != 0).then(|| next.next()).flatten();
+        *fd = there.copied().unwrap_or(-1);
+    }
+    Ok(())
 }
 
 #[repr(C, align(8))]
@@ -466,7 +522,7 @@ mod tests {
             key: 1 << 63,
         };
         let mut fds = Descriptors::default();
-        Request::Faults.send_with(ours, 0).unwrap();
+        Request::Faults.send_with(ours, &[0]).unwrap();
         assert_eq!(
             Request::receive(theirs, &mut fds),
             Ok(Received::Packet(Some(Request::Faults)))
@@ -497,6 +553,30 @@ mod tests {
         assert_eq!(Request::receive(theirs, &mut fds), Ok(Received::End));
         fd::close(theirs);
         fd::close(listening);
+    }
+
+    #[test]
+    fn descriptors_keep_their_places() {
+        let [ours, theirs] = pair().unwrap();
+        pass(ours, &[0, -1, 2]).unwrap();
+        fd::close(ours);
+        let mut fds = [7; 4];
+        take(theirs, &mut fds).unwrap();
+        assert!(fds[0] >= 0 && fds[2] >= 0 && fds[0] != fds[2]);
+        assert_eq!([fds[1], fds[3]], [-1, -1]);
+        assert!(take(theirs, &mut fds).is_err());
+        for f in [fds[0], fds[2], theirs] {
+            fd::close(f);
+        }
+        let [door, outside] = pair().unwrap();
+        let ours = knock(outside).unwrap();
+        take(door, &mut fds[..1]).unwrap();
+        Request::Fork.send(ours).unwrap();
+        let said = Request::receive(fds[0], &mut Descriptors::default());
+        assert_eq!(said, Ok(Received::Packet(Some(Request::Fork))));
+        for f in [door, outside, ours, fds[0]] {
+            fd::close(f);
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@ const READ_MAPS: u32 = 5;
 const UNREGISTER: u32 = 6;
 const PLACE: u32 = 7;
 const WAKE: u32 = 8;
+const LEAVE: u32 = 9;
 
 struct Request {
     op: AtomicU32,
@@ -122,14 +123,22 @@ impl Engine {
     }
 
     /// Asks the supervisor for a child's place; `Link::granted` says what came of it.
-    pub(super) fn ask_for_place(&self, bell: usize) {
-        let _ = self.doorbells.ring(bell, PLACE, [0; 3]);
+    /// `door`: an end of the caller's for the supervisor, or -1.
+    pub(super) fn ask_for_place(&self, bell: usize, door: i32) {
+        let tid = crate::sys::thread::gettid() as usize;
+        let _ = self.doorbells.ring(bell, PLACE, [door as usize, tid, 0]);
     }
 
     /// Lets all transfers end and the engine stand still, for fork.
     /// An error: there must be no fork; `thaw` is called for all that.
     pub(super) fn freeze(&self, bell: usize) -> Result<(), Errno> {
         self.doorbells.ring(bell, FREEZE, [0; 3])
+    }
+
+    /// Has the engine's threads end; see `aside`.
+    pub(super) fn ask_to_leave(&self, bell: usize, socket: i32, tid: u32) -> Result<(), Errno> {
+        self.doorbells
+            .ring(bell, LEAVE, [socket as usize, tid as usize, 0])
     }
 
     /// In the handler thread: if the fault is a doorbell, answers it.
@@ -182,11 +191,16 @@ impl Engine {
                     .read(room)
                     .map(|read| *n = read)
             }
-            PLACE => match self.link.ask(bell) {
+            PLACE => match self.link.ask(bell, a as i32, b as u32) {
                 // Answered when the supervisor has.
                 Ok(()) => return true,
                 e => e,
             },
+            // Answered when everybody stands still.
+            LEAVE => {
+                self.note_leave(bell, a as i32, b as u32);
+                return true;
+            }
             FREEZE => {
                 fork = Some(self.stand_still(handler));
                 self.draw_keys()

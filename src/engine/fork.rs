@@ -63,11 +63,12 @@ impl Engine {
         }
     }
 
-    /// Before clone. None when the run has no room for another process.
-    pub fn fork_prepare(&self, bell: usize) -> Option<ForkToken> {
+    /// Before clone. None when the run has no room for another process. `door`: one of two sockets of which
+    /// the child has the other, to be found by the supervisor if it can't find it; or -1.
+    pub fn fork_prepare(&self, bell: usize, door: i32) -> Option<ForkToken> {
         let c = &self.cache.charge;
         // The child must be known, and borrow, before the parent can free anything that it will read.
-        self.ask_for_place(bell);
+        self.ask_for_place(bell, door);
         let Some((place, page)) = self.link.granted() else {
             self.end_cap();
             return None;
@@ -105,12 +106,14 @@ impl Engine {
     }
 
     /// In the child, on its only thread, before anything else. `regions` says what to
-    /// register. `wiped`: addresses (start, end) whose contents the child does not get.
+    /// register. `wiped`: addresses (start, end) whose contents the child does not get. `door`: see
+    /// `fork_prepare`.
     pub fn fork_child(
         &'static self,
         token: ForkToken,
         regions: &Regions,
         wiped: &[(usize, usize)],
+        door: i32,
     ) {
         mem::forget_threads_own();
         let c = &self.cache.charge;
@@ -132,7 +135,7 @@ impl Engine {
             self.discard(start, end - start);
         }
         self.put_signpost_up();
-        self.restart(regions, token.place);
+        self.restart(regions, token.place, door);
     }
 
     /// In the handler thread, while all stand still: keys for both.
@@ -164,7 +167,7 @@ impl Engine {
         }
     }
 
-    fn thaw(&self) {
+    pub(super) fn thaw(&self) {
         self.frozen.fetch_add(1, AcqRel);
         futex::wake(&self.frozen, u32::MAX, Scope::Process);
     }

@@ -6,6 +6,7 @@
 //! handler answers by filling the page.
 #![allow(unsafe_code)]
 
+mod aside;
 mod doorbell;
 mod faults;
 mod fork;
@@ -44,6 +45,10 @@ pub struct Engine {
     reclaim_parked: AtomicU32,
     /// The reclaim thread has what it needs.
     reclaim_ready: AtomicU32,
+    /// See `aside`; the number of the socket there, and in whose table that is.
+    aside: AtomicU32,
+    aside_socket: AtomicI32,
+    aside_tid: AtomicU32,
     managed_bytes: AtomicU64,
     /// For whoever reads a core file of this process.
     signpost: Signpost,

@@ -6,7 +6,7 @@
 
 use super::start::StartError;
 use super::Engine;
-use crate::control::link::{Address, Descriptors, Place, Reply, Request};
+use crate::control::link::{self, Address, Descriptors, Place, Reply, Request};
 use crate::control::{Mapped, Proc, LAYOUT, MAX_DEVICES};
 use crate::sys::maps::MapsFile;
 use crate::sys::pagemap::Pagemap;
@@ -26,6 +26,9 @@ pub(super) struct Link {
     fd: AtomicI32,
     /// A low number of the engine's table, kept for what comes: the program may have lowered its limit.
     spare: AtomicI32,
+    /// The own page and the devices, in the engine's table.
+    own: AtomicI32,
+    devices: [AtomicI32; MAX_DEVICES],
     turns: AtomicU32,
     /// Of the place for a child: whether it was asked for, by which doorbell, and what came.
     state: AtomicU32,
@@ -48,9 +51,20 @@ pub(super) struct Joined {
     pub pagemap: i32,
 }
 
-/// Connects with the supervisor; for a child that has a place, by that.
-pub(super) fn join(address: &Address, place: Option<Place>) -> Result<Joined, StartError> {
-    let link = address.connect().map_err(StartError::NoRun)?;
+/// Connects with the supervisor; for a child that has a place, by that. `door`: a way for a child that
+/// can't find the supervisor, or -1.
+pub(super) fn join(
+    address: &Address,
+    place: Option<Place>,
+    door: i32,
+) -> Result<Joined, StartError> {
+    let found = address.connect();
+    let link = match found {
+        Err(_) if door >= 0 => link::knock(door),
+        r => r,
+    };
+    fd::close(door);
+    let link = link.map_err(StartError::NoRun)?;
     let layout = LAYOUT;
     let hello = match place {
         Some(place) => Request::Child { layout, place },
@@ -102,6 +116,8 @@ impl Link {
             address,
             fd: AtomicI32::new(joined.link),
             spare: AtomicI32::new(joined.control),
+            own: AtomicI32::new(joined.own),
+            devices: joined.devices.map(AtomicI32::new),
             turns: AtomicU32::new(0),
             state: AtomicU32::new(NOTHING),
             bell: AtomicUsize::new(0),
@@ -115,9 +131,19 @@ impl Link {
         self.fd.load(Relaxed)
     }
 
+    /// The own page, and the devices.
+    pub(super) fn files(&self) -> (i32, [i32; MAX_DEVICES]) {
+        let devices = core::array::from_fn(|i| self.devices[i].load(Relaxed));
+        (self.own.load(Relaxed), devices)
+    }
+
     pub(super) fn join_again(&self, joined: &Joined) {
         self.fd.store(joined.link, Relaxed);
         self.spare.store(joined.control, Relaxed);
+        self.own.store(joined.own, Relaxed);
+        for (to, fd) in self.devices.iter().zip(joined.devices) {
+            to.store(fd, Relaxed);
+        }
         self.state.store(NOTHING, Relaxed);
     }
 
@@ -129,12 +155,15 @@ impl Link {
     }
 
     /// In the handler thread: asks for a place for a child. The doorbell is answered when the answer
-    /// is there, and then only if this says so.
-    pub(super) fn ask(&self, bell: usize) -> Result<(), Errno> {
+    /// is there, and then only if this says so. `door` is a number of that thread's table, or -1.
+    pub(super) fn ask(&self, bell: usize, door: i32, tid: u32) -> Result<(), Errno> {
         self.bell.store(bell, Relaxed);
         self.state.store(ASKED, Relaxed);
+        let handed = (door >= 0).then(|| fd::of_thread(tid, door).ok()).flatten();
         fd::close(self.spare.load(Relaxed));
-        Request::Fork.send(self.fd()).inspect_err(|_| {
+        let sent = Request::Fork.send_with(self.fd(), handed.as_slice());
+        handed.inspect(|&fd| fd::close(fd));
+        sent.inspect_err(|_| {
             self.state.store(REFUSED, Release);
         })
     }

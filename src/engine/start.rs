@@ -55,19 +55,40 @@ impl core::fmt::Display for StartError {
 pub type Regions = dyn Fn(MapsFile) -> Result<Vec<(usize, usize)>, Errno> + Sync;
 
 /// What the first engine thread is told, and tells.
-struct Start<'a> {
+pub(super) struct Start<'a> {
     address: Address,
     /// In a child: its place in the run.
     place: Option<Place>,
     /// In a child: what to register again.
     regions: &'a Regions,
+    /// Where an engine starts again: a socket from which its descriptors come. In a child: the supervisor's
+    /// door. -1: none.
+    pub(super) socket: i32,
     /// 0 while it works, then 1.
     done: AtomicU32,
     result: Mutex<Result<(), StartError>>,
 }
 
 impl Start<'_> {
-    fn run(&self, entry: extern "C" fn(*mut u8)) -> Result<(), StartError> {
+    fn new(address: Address) -> Start<'static> {
+        Start {
+            address,
+            place: None,
+            regions: &|_| Ok(Vec::new()),
+            socket: -1,
+            done: AtomicU32::new(0),
+            result: Mutex::new(Ok(())),
+        }
+    }
+
+    pub(super) fn again(address: Address, socket: i32) -> Start<'static> {
+        Start {
+            socket,
+            ..Start::new(address)
+        }
+    }
+
+    pub(super) fn run(&self, entry: extern "C" fn(*mut u8)) -> Result<(), StartError> {
         let arg = self as *const Start<'_> as *mut u8;
         let _limits = Raised::raise();
         // SAFETY: the entry only uses what engine threads may; `self` outlives its use, because
@@ -84,7 +105,7 @@ impl Start<'_> {
         *self.result.lock()
     }
 
-    fn finish(&self, r: Result<(), StartError>) {
+    pub(super) fn finish(&self, r: Result<(), StartError>) {
         *self.result.lock() = r;
         self.done.store(1, Release);
         futex::wake(&self.done, 1, Scope::Process);
@@ -93,26 +114,18 @@ impl Start<'_> {
 
 /// Starts the engine of this process, in the run that the address names.
 pub fn start(address: Address) -> Result<&'static Engine, StartError> {
-    let s = Start {
-        address,
-        place: None,
-        regions: &|_| Ok(Vec::new()),
-        done: AtomicU32::new(0),
-        result: Mutex::new(Ok(())),
-    };
-    s.run(first_main)?;
+    Start::new(address).run(first_main)?;
     super::get().ok_or(StartError::Resources(Errno::ENOMEM))
 }
 
 impl Engine {
     /// In a forked child: new descriptors, registrations and threads over the old tables.
-    pub(super) fn restart(&'static self, regions: &Regions, place: Place) {
+    pub(super) fn restart(&'static self, regions: &Regions, place: Place, door: i32) {
         let s = Start {
-            address: self.link.address,
             place: Some(place),
             regions,
-            done: AtomicU32::new(0),
-            result: Mutex::new(Ok(())),
+            socket: door,
+            ..Start::new(self.link.address)
         };
         if let Err(e) = s.run(child_main) {
             self.cache.charge.log(&format!(
@@ -133,7 +146,7 @@ extern "C" fn first_main(arg: *mut u8) {
     // The thread's descriptor table is a copy of the program's: keeping any of it open would keep
     // the program's pipes and sockets from ending.
     fd::close_all_but(&[]);
-    match run::join(&s.address, s.place).and_then(|joined| build(s, &joined)) {
+    match run::join(&s.address, s.place, -1).and_then(|joined| build(s, &joined)) {
         Ok(e) => {
             ENGINE.store(e as *const Engine as *mut Engine, Release);
             run(e, s);
@@ -145,11 +158,11 @@ extern "C" fn first_main(arg: *mut u8) {
 extern "C" fn child_main(arg: *mut u8) {
     // SAFETY: `Start::run` waits for us and keeps it alive.
     let s = unsafe { &*(arg as *const Start<'_>) };
-    fd::close_all_but(&[]);
+    fd::close_all_but(&[s.socket]);
     let Some(e) = super::get() else {
         return s.finish(Err(StartError::Resources(Errno::EINVAL)));
     };
-    match run::join(&s.address, s.place).and_then(|joined| rebuild(e, s, &joined)) {
+    match run::join(&s.address, s.place, s.socket).and_then(|joined| rebuild(e, s, &joined)) {
         Ok(()) => run(e, s),
         Err(err) => s.finish(Err(err)),
     }
@@ -164,14 +177,17 @@ fn open_uffds(control: &Control, link: i32) -> Result<(Uffd, Uffd, u64), StartEr
         return Err(StartError::Userfaultfd(Errno(libc::EPERM)));
     }
     Request::Faults
-        .send_with(link, program.fd())
+        .send_with(link, &[program.fd()])
         .map_err(StartError::NoRun)?;
     let (staging, _) =
         Uffd::open(features, s.user_mode_only != 0).map_err(StartError::Userfaultfd)?;
     Ok((program, staging, features))
 }
 
-fn open_devices(control: &Control, joined: &Joined) -> Result<Vec<Box<dyn Device>>, StartError> {
+pub(super) fn open_devices(
+    control: &Control,
+    joined: &Joined,
+) -> Result<Vec<Box<dyn Device>>, StartError> {
     let mut devices: Vec<Box<dyn Device>> = Vec::new();
     for (d, &fd) in control.devices().iter().zip(&joined.devices) {
         // SAFETY: the supervisor sent it to us; owned by nobody else.
@@ -251,6 +267,9 @@ fn build(s: &Start<'_>, joined: &Joined) -> Result<&'static Engine, StartError> 
         frozen: AtomicU32::new(0),
         reclaim_parked: AtomicU32::new(0),
         reclaim_ready: AtomicU32::new(0),
+        aside: AtomicU32::new(0),
+        aside_socket: AtomicI32::new(-1),
+        aside_tid: AtomicU32::new(0),
         managed_bytes: AtomicU64::new(0),
         signpost,
     }));
@@ -291,7 +310,7 @@ fn rebuild(e: &'static Engine, s: &Start<'_>, joined: &Joined) -> Result<(), Sta
 }
 
 /// Becomes the fault handler, after starting reclaim on the same descriptors.
-fn run(e: &'static Engine, s: &Start<'_>) {
+pub(super) fn run(e: &'static Engine, s: &Start<'_>) {
     let kick = Kick::new(&e.cache.charge, &e.line);
     let mut handler = match Handler::new(&e.cache, e.devices(), kick) {
         Ok(h) => h,
@@ -314,6 +333,9 @@ fn run(e: &'static Engine, s: &Start<'_>) {
     loop {
         let woken = handler.turn(&mut |h, f| e.answer(h, f));
         e.hear_supervisor(woken);
+        if e.leaves(&mut handler) {
+            return e.leave(handler);
+        }
     }
 }
 
@@ -371,6 +393,9 @@ extern "C" fn reclaim_main(arg: *mut u8) {
             e.reclaim_parked.store(fork, Release);
             futex::wake(&e.reclaim_parked, u32::MAX, Scope::Process);
             e.stay_parked(fork);
+            if e.is_left() {
+                return;
+            }
             // The child has the old key. Only this thread seals.
             e.cache.sealer.keys.fork_parent();
         }

@@ -255,6 +255,12 @@ impl<'e> Handler<'e> {
         while self.drop_oldest_ahead() {}
     }
 
+    /// At the thread's end, when it has drained.
+    pub fn end(mut self) {
+        self.drain();
+        self.cache.uncharge_own(self.buffers.touched());
+    }
+
     fn kick_queues(&mut self) {
         if self.in_flight > 0 {
             for q in &mut self.queues {

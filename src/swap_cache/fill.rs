@@ -57,6 +57,10 @@ impl FillBuffers {
         *t += new as u8;
         new
     }
+    /// Pages that are charged.
+    pub fn touched(&self) -> usize {
+        self.touched.iter().map(|&n| usize::from(n)).sum()
+    }
     fn put(&mut self, i: u32) {
         if self.len < Self::COUNT {
             self.free[self.len] = i as u8;

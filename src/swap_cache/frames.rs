@@ -3,14 +3,22 @@
 //! A frame is *empty* (nothing mapped), *ready* (a huge page is there, zeroed or with old bytes),
 //! or in use by the transfer whose range names it. Moving a folio out fills an empty frame;
 //! moving one in empties a ready frame.
+//!
+//! Frames are opened as they are needed: writable addresses count against the program's RLIMIT_DATA, and
+//! where memory is not overcommitted against the system's, also those that nobody has used.
 #![allow(unsafe_code)]
 
 use crate::mm::{PageMask, PAGE_SIZE, PMD_SIZE};
 use crate::sync::Mutex;
 use crate::sys::uffd::Uffd;
 use crate::sys::{mem, Errno};
+use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 pub const MAX_FRAMES: usize = 512;
+/// So many are opened at a time.
+const STEP: usize = 16;
+
+const _: () = assert!(MAX_FRAMES % STEP == 0);
 
 /// One frame, by number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,6 +57,8 @@ struct Lists {
 pub struct Frames {
     base: usize,
     lists: Mutex<Lists>,
+    /// So many are accessible, from the first on.
+    open: AtomicUsize,
     /// Whether folios are moved in: a few pages that are copied must not get a huge page.
     huge: bool,
     /// Whether MADV_DONTNEED gives page tables back, so that an emptied frame can take a huge
@@ -65,36 +75,56 @@ impl Frames {
                 zeroed: Stack::new(),
                 used: Stack::new(),
             }),
+            open: AtomicUsize::new(0),
             huge,
             pt_reclaim,
         };
         f.prepare(uffd)?;
-        let mut l = f.lists.lock();
-        for i in (0..MAX_FRAMES as u32).rev() {
-            l.empty.push(Frame(i));
-        }
-        drop(l);
         Ok(f)
     }
 
+    /// No frame is open but the first.
     fn prepare(&self, uffd: Uffd) -> Result<(), Errno> {
-        self.map(self.base, MAX_FRAMES * PMD_SIZE, uffd)
+        self.map(self.base, MAX_FRAMES * PMD_SIZE, libc::PROT_NONE, uffd)?;
+        self.open.store(0, Relaxed);
+        let first = self.open_more()?.ok_or(Errno::ENOMEM)?;
+        self.put_empty(first);
+        Ok(())
     }
 
-    fn map(&self, addr: usize, len: usize, uffd: Uffd) -> Result<(), Errno> {
+    /// Opens some more, and returns one of them; None if all are.
+    fn open_more(&self) -> Result<Option<Frame>, Errno> {
+        let more = |open: usize| (open < MAX_FRAMES).then_some(open + STEP);
+        let Ok(first) = self.open.fetch_update(AcqRel, Acquire, more) else {
+            return Ok(None);
+        };
+        let at = self.base + first * PMD_SIZE;
+        // SAFETY: our own reservation, of which nobody uses these frames yet.
+        let opened = unsafe {
+            let rw = libc::PROT_READ | libc::PROT_WRITE;
+            mem::mprotect(at, STEP * PMD_SIZE, rw)
+        };
+        if let Err(err) = opened {
+            // They can be had later, unless another thread had more luck with the next.
+            let _ = self
+                .open
+                .compare_exchange(first + STEP, first, AcqRel, Relaxed);
+            return Err(err);
+        }
+        let mut l = self.lists.lock();
+        for i in (first + 1..first + STEP).rev() {
+            l.empty.push(Frame(i as u32));
+        }
+        Ok(Some(Frame(first as u32)))
+    }
+
+    fn map(&self, addr: usize, len: usize, prot: i32, uffd: Uffd) -> Result<(), Errno> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         // SAFETY: the addresses are our own reservation and hold nothing that anyone needs.
         unsafe {
             crate::sys::syscall(
                 libc::SYS_mmap,
-                [
-                    addr,
-                    len,
-                    (libc::PROT_READ | libc::PROT_WRITE) as usize,
-                    flags as usize,
-                    usize::MAX,
-                    0,
-                ],
+                [addr, len, prot as usize, flags as usize, usize::MAX, 0],
             )?;
             let pages = if self.huge {
                 libc::MADV_HUGEPAGE
@@ -120,7 +150,8 @@ impl Frames {
     }
 
     pub fn take_empty(&self) -> Option<Frame> {
-        self.lists.lock().empty.pop()
+        let empty = self.lists.lock().empty.pop();
+        empty.or_else(|| self.open_more().ok().flatten())
     }
 
     /// A frame with a huge page in it; whether that is zeroed is told. Prefers what was asked for.
@@ -176,7 +207,8 @@ impl Frames {
         let addr = self.addr(f);
         if pieces && !self.pt_reclaim {
             // A new mapping has no page table. If that fails the frame still works, in pieces.
-            if self.map(addr, PMD_SIZE, uffd).is_ok() {
+            let rw = libc::PROT_READ | libc::PROT_WRITE;
+            if self.map(addr, PMD_SIZE, rw, uffd).is_ok() {
                 return;
             }
         }
@@ -204,9 +236,6 @@ impl Frames {
                 zeroed: Stack::new(),
                 used: Stack::new(),
             };
-            for i in (0..MAX_FRAMES as u32).rev() {
-                l.empty.push(Frame(i));
-            }
         }
         self.prepare(uffd)
     }

@@ -155,6 +155,10 @@ impl SwapCache {
         self.pagemap_fd.store(pagemap, Relaxed);
     }
 
+    pub fn pagemap_fd(&self) -> i32 {
+        self.pagemap_fd.load(Relaxed)
+    }
+
     /// Whether the frame holds one huge page. A move that finds a page table at its destination goes
     /// page by page, takes the huge page apart, and does not say so.
     fn is_huge(&self, frame: Frame) -> bool {
@@ -164,7 +168,7 @@ impl SwapCache {
     }
 
     fn pagemap(&self) -> Pagemap {
-        Pagemap::from_fd(self.pagemap_fd.load(Relaxed))
+        Pagemap::from_fd(self.pagemap_fd())
     }
 
     /// Pages that can be had without reclaim: what the limit leaves, and what staging holds ready.

@@ -129,6 +129,11 @@ impl SwapCache {
         self.own_pages.fetch_add(pages as i64, Relaxed);
     }
 
+    pub fn uncharge_own(&self, pages: usize) {
+        self.charge.uncharge(pages);
+        self.own_pages.fetch_sub(pages as i64, Relaxed);
+    }
+
     pub fn own_pages(&self) -> i64 {
         self.own_pages.load(Relaxed)
     }
@@ -352,8 +357,7 @@ impl SwapCache {
     fn release_own(&self, at: usize, pages: usize) {
         // SAFETY: a buffer of ours, and nobody needs what is in it.
         let _ = unsafe { mem::madvise(at, pages * PAGE_SIZE, libc::MADV_DONTNEED) };
-        self.charge.uncharge(pages);
-        self.own_pages.fetch_sub(pages as i64, Relaxed);
+        self.uncharge_own(pages);
     }
 
     /// Room for so many pages that write `i` alone uses.

@@ -91,14 +91,10 @@ pub(super) fn take(len: usize, align: usize) -> Option<Result<usize, Errno>> {
     if let Some(at) = take_back(len, align) {
         return Some(Ok(at));
     }
-    let mut at = 0;
-    let up = |low: usize| {
-        at = low.next_multiple_of(align);
-        (at + len <= HIGH.load(Acquire)).then_some(at + len)
+    let at = match reserve(len, align)? {
+        Ok(at) => at,
+        err => return Some(err),
     };
-    if LOW.fetch_update(AcqRel, Acquire, up).is_err() {
-        return Some(Err(Errno::ENOMEM));
-    }
     // SAFETY: the addresses are the caller's from here on.
     let open = unsafe { mem::mprotect(at, len, libc::PROT_READ | libc::PROT_WRITE) };
     if open.is_err() {
@@ -106,6 +102,18 @@ pub(super) fn take(len: usize, align: usize) -> Option<Result<usize, Errno>> {
         let _ = LOW.compare_exchange(at + len, at, AcqRel, Relaxed);
     }
     Some(open.map(|()| at))
+}
+
+/// As `take`, inaccessible.
+pub(super) fn reserve(len: usize, align: usize) -> Option<Result<usize, Errno>> {
+    range()?;
+    let mut at = 0;
+    let up = |low: usize| {
+        at = low.next_multiple_of(align);
+        (at + len <= HIGH.load(Acquire)).then_some(at + len)
+    };
+    let taken = LOW.fetch_update(AcqRel, Acquire, up);
+    Some(taken.map(|_| at).map_err(|_| Errno::ENOMEM))
 }
 
 fn take_back(len: usize, align: usize) -> Option<usize> {

@@ -26,7 +26,27 @@ pub fn duplicate(fd: i32) -> Result<i32, Errno> {
     Ok(copy as i32)
 }
 
+/// A copy of a descriptor of another thread of the process, whose table may be another.
+pub fn of_thread(tid: u32, fd: i32) -> Result<i32, Errno> {
+    const PIDFD_THREAD: usize = libc::O_EXCL as usize;
+    // SAFETY: no pointers.
+    let open = |flags: usize| unsafe { syscall(libc::SYS_pidfd_open, [tid as usize, flags]) };
+    let thread = match open(PIDFD_THREAD) {
+        // Before Linux 6.9: for the first thread only.
+        Err(Errno::EINVAL) => open(0),
+        r => r,
+    }?;
+    // SAFETY: no pointers.
+    let copy = unsafe { syscall(libc::SYS_pidfd_getfd, [thread, fd as usize, 0]) };
+    close(thread as i32);
+    copy.map(|fd| fd as i32)
+}
+
+/// Less than zero: none.
 pub fn close(fd: i32) {
+    if fd < 0 {
+        return;
+    }
     // SAFETY: no pointers; who calls this owns the descriptor.
     let _ = unsafe { syscall(libc::SYS_close, [fd as usize]) };
 }

@@ -112,9 +112,9 @@ pub unsafe fn unmap_own(addr: usize, len: usize) {
     }
 }
 
-/// A 2 MiB-aligned stretch of addresses, for mappings of the caller's.
+/// A 2 MiB-aligned stretch of inaccessible addresses, for mappings of the caller's.
 pub fn reserve_aligned(len: usize) -> Result<usize, Errno> {
-    if let Some(at) = arena::take(len, PMD_SIZE) {
+    if let Some(at) = arena::reserve(len, PMD_SIZE) {
         return at;
     }
     let whole = len + PMD_SIZE;

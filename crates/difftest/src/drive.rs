@@ -1,9 +1,10 @@
 //! Runs workers, one batch of sequences after the other, until one finds something.
 
-use crate::plan::mix;
+use crate::plan::{mix, Rng};
 use crate::shrink;
 use crate::worker::{FINDINGS, KEEP, TRACE};
 use crate::Args;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -34,6 +35,8 @@ impl Dir {
         // What a killed run of the same number left behind is not ours.
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path)?;
+        // Also for children that go on as somebody else.
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777))?;
         Ok(Dir(path))
     }
 }
@@ -123,13 +126,17 @@ pub fn one(args: &Args, batch: &Batch, keep: Option<&[u64]>) -> std::io::Result<
             line.push(list.join(",").into());
         }
     }
+    if args.disturb {
+        line.push("--disturb".into());
+    }
     let mut child = Command::new(&line[0])
         .args(&line[1..])
         .stdin(Stdio::null())
         .stderr(std::fs::File::create(dir.0.join("stderr"))?)
         .process_group(0)
         .spawn()?;
-    let ended = wait(&mut child, Duration::from_secs(args.timeout));
+    let disturber = args.disturb.then(|| Disturber::new(child.id(), batch.seed));
+    let ended = wait(&mut child, Duration::from_secs(args.timeout), disturber);
     let text = |name: &str| std::fs::read_to_string(dir.0.join(name)).unwrap_or_default();
     let failure = match ended {
         Ok(status) => describe(status, &text(FINDINGS), &text("stderr")),
@@ -159,9 +166,16 @@ fn describe(status: ExitStatus, findings: &str, stderr: &str) -> Option<String> 
 }
 
 /// Waits; if it takes too long, says where everybody is, and ends them.
-fn wait(child: &mut Child, limit: Duration) -> Result<ExitStatus, String> {
+fn wait(
+    child: &mut Child,
+    limit: Duration,
+    mut disturber: Option<Disturber>,
+) -> Result<ExitStatus, String> {
     let start = Instant::now();
     loop {
+        if let Some(d) = &mut disturber {
+            d.once();
+        }
         if let Ok(Some(status)) = child.try_wait() {
             return Ok(status);
         }
@@ -176,19 +190,91 @@ fn wait(child: &mut Child, limit: Duration) -> Result<ExitStatus, String> {
     }
 }
 
-/// Where the threads of a process group are.
-fn stacks(group: u32) -> String {
-    let mut out = String::new();
-    let read = |p: &Path| std::fs::read_to_string(p).unwrap_or_default();
+fn read(p: &Path) -> String {
+    std::fs::read_to_string(p).unwrap_or_default()
+}
+
+/// The processes of a group, as their directories in /proc, and the parent of each.
+fn group(group: u32) -> Vec<(PathBuf, u32)> {
+    let mut out = Vec::new();
     for p in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let stat = read(&p.path().join("stat"));
-        let in_group = stat
-            .rsplit_once(')')
-            .and_then(|(_, rest)| rest.split_ascii_whitespace().nth(2)?.parse::<u32>().ok());
-        if in_group != Some(group) {
-            continue;
+        let rest = stat.rsplit_once(')').map_or("", |s| s.1);
+        let number = |n| rest.split_ascii_whitespace().nth(n)?.parse::<u32>().ok();
+        if let (Some(parent), true) = (number(1), number(2) == Some(group)) {
+            out.push((p.path(), parent));
         }
-        for t in std::fs::read_dir(p.path().join("task"))
+    }
+    out
+}
+
+/// Stops a process of the run now and then, whichever it is, and kills a child of the worker's.
+struct Disturber {
+    front: u32,
+    rng: Rng,
+    stopped: Option<String>,
+    wait: usize,
+}
+
+impl Disturber {
+    fn new(front: u32, seed: u64) -> Disturber {
+        Disturber {
+            front,
+            rng: Rng::new(seed, u64::MAX),
+            stopped: None,
+            wait: 20,
+        }
+    }
+
+    /// Every 10 ms.
+    fn once(&mut self) {
+        if self.wait > 0 {
+            self.wait -= 1;
+            return;
+        }
+        self.wait = self.rng.below(20);
+        let kill = |signal: &str, pid: &str| {
+            let _ = Command::new("kill")
+                .args([signal, pid])
+                .stderr(Stdio::null())
+                .status();
+        };
+        if let Some(pid) = self.stopped.take() {
+            return kill("-CONT", &pid);
+        }
+        let all = group(self.front);
+        if all.is_empty() {
+            return;
+        }
+        let pid_of = |i: usize| {
+            let name = all[i].0.file_name().unwrap_or_default();
+            name.to_string_lossy().into_owned()
+        };
+        let i = self.rng.below(all.len());
+        let pid = pid_of(i);
+        let is_worker = |i: usize| {
+            let words = read(&all[i].0.join("cmdline"));
+            words
+                .split('\0')
+                .next()
+                .is_some_and(|w| w.ends_with("hugeswap-difftest"))
+        };
+        // A worker's child, by the worker's own or its grandparents: never the first worker.
+        let parent = all[i].1.to_string();
+        let is_child = is_worker(i) && (0..all.len()).any(|k| is_worker(k) && pid_of(k) == parent);
+        if is_child && self.rng.one_in(4) {
+            return kill("-KILL", &pid);
+        }
+        kill("-STOP", &pid);
+        self.stopped = Some(pid);
+    }
+}
+
+/// Where the threads of a process group are.
+fn stacks(front: u32) -> String {
+    let mut out = String::new();
+    for (p, _) in group(front) {
+        for t in std::fs::read_dir(p.join("task"))
             .into_iter()
             .flatten()
             .flatten()

@@ -39,6 +39,9 @@ pub struct Args {
     /// Only these kinds of operations
     #[arg(long, value_delimiter = ',')]
     pub only: Vec<String>,
+    /// Stop processes of the run for moments, hugeswap's own too, and kill children
+    #[arg(long)]
+    pub disturb: bool,
     /// Report a failure as it is
     #[arg(long)]
     pub no_shrink: bool,

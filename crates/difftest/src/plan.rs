@@ -75,9 +75,13 @@ pub enum Kind {
     RemapKeep,
     Brk,
     Name,
+    Refused,
+    ProcessMadvise,
     Fork,
     Wait,
     Kill,
+    Stop,
+    NameSpace,
     Spawn,
     Threads,
     ForkUnderThreads,
@@ -97,7 +101,7 @@ pub enum Kind {
 use Kind::*;
 
 /// Kinds, their names for `--without`, and how often they come.
-pub const KINDS: [(Kind, &str, u32); 32] = [
+pub const KINDS: [(Kind, &str, u32); 36] = [
     (Map, "map", 14),
     (MapOver, "map-over", 4),
     (MapFile, "map-file", 2),
@@ -113,9 +117,13 @@ pub const KINDS: [(Kind, &str, u32); 32] = [
     (RemapKeep, "remap-keep", 3),
     (Brk, "brk", 4),
     (Name, "name", 2),
+    (Refused, "refused", 4),
+    (ProcessMadvise, "process-madvise", 3),
     (Fork, "fork", 2),
     (Wait, "wait", 3),
     (Kill, "kill", 1),
+    (Stop, "stop", 1),
+    (NameSpace, "name-space", 1),
     (Spawn, "spawn", 1),
     (Threads, "threads", 2),
     (ForkUnderThreads, "fork-threads", 1),

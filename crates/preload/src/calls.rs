@@ -5,7 +5,7 @@
 //! `C-unwind` keeps the compiler from putting an abort in the unwinder's way.
 
 use crate::entry::{self, hugeswap_entry_pin, to_c};
-use crate::{release, resident, sandbox};
+use crate::{alone, release, resident, sandbox};
 use hugeswap::sys::mem;
 use hugeswap::sys::syscall::raw;
 
@@ -186,6 +186,10 @@ extern "C-unwind" fn hugeswap_watched(
         }
         // Not to end the registration.
         libc::SYS_rseq if a2 == 0 => keep(a0, a1 as u32 as usize),
+        libc::SYS_landlock_restrict_self => {
+            alone::go_apart();
+            0
+        }
         libc::SYS_exit => {
             resident::thread_ends();
             0

@@ -122,6 +122,22 @@ impl CloneArgs {
         Ok(())
     }
 
+    fn flags(&self) -> u64 {
+        match self.nr {
+            libc::SYS_clone => self.args[0] as u64,
+            _ => self.words[FLAGS],
+        }
+    }
+
+    /// Whether the child will be in name spaces from which the supervisor may not be seen.
+    pub fn goes_apart(&self) -> bool {
+        self.flags() & (libc::CLONE_NEWNET | libc::CLONE_NEWUSER) as u64 != 0
+    }
+
+    pub fn shares_files(&self) -> bool {
+        self.flags() & libc::CLONE_FILES as u64 != 0
+    }
+
     /// Number and arguments, with pointers to memory of ours.
     pub fn args(&mut self) -> (i64, [usize; 6]) {
         let pidfd = &raw mut self.pidfd as usize;

@@ -49,6 +49,9 @@ pub const RELEASE: usize = 16;
 pub const PROCESS_MADVISE: usize = 20;
 pub const SHMAT: usize = 21;
 pub const SHMDT: usize = 22;
+pub const UNSHARE: usize = 23;
+pub const SETNS: usize = 24;
+pub const PKEY_MPROTECT: usize = 25;
 /// This thread ends: the kernel goes through its list of robust mutexes.
 pub const THREAD_ENDS: usize = 17;
 
@@ -190,6 +193,10 @@ unsafe extern "C-unwind" fn hugeswap_hook_delegate(args: *const usize) -> i64 {
     // SAFETY: the entry stored seven words at `args`.
     let (call, mut a): (usize, [usize; 6]) =
         unsafe { (*args.add(6), core::array::from_fn(|i| *args.add(i))) };
+    if matches!(call, UNSHARE | SETNS) {
+        // Of this thread, and of no other.
+        return to_c(hooks::plain(call, a));
+    }
     if call == PROCESS_MADVISE {
         // The deputy has a table of its own, in which the number is another's.
         a[0] = advise::name_self(a[0]);
@@ -300,6 +307,9 @@ global_asm!(
     "hugeswap_entry hugeswap_entry_process_madvise, 20",
     "hugeswap_entry hugeswap_entry_shmat, 21",
     "hugeswap_entry hugeswap_entry_shmdt, 22",
+    "hugeswap_entry hugeswap_entry_unshare, 23",
+    "hugeswap_entry hugeswap_entry_setns, 24",
+    "hugeswap_entry hugeswap_entry_pkey_mprotect, 25",
     "hugeswap_entry hugeswap_entry_thread_ends, 17",
     // syscall(2). Calls that change the address space go the same way as their functions: the
     // arguments move down by one. A clone that shares memory or brings a stack stays what it is.
@@ -326,13 +336,16 @@ global_asm!(
     "hugeswap_number 440, 20",
     "hugeswap_number 30, 21",
     "hugeswap_number 67, 22",
+    "hugeswap_number 272, 23",
+    "hugeswap_number 308, 24",
+    "hugeswap_number 329, 25",
     "cmp rdi, 317",
     "je hugeswap_seccomp",
     "cmp rdi, 157",
     "je hugeswap_syscall_prctl",
     "cmp rdi, 16",
     "je hugeswap_syscall_ioctl",
-    // clone, clone3, set_tid_address, set_robust_list, rseq, exit.
+    // clone, clone3, set_tid_address, set_robust_list, rseq, exit, landlock_restrict_self.
     "cmp rdi, 56",
     "je 2f",
     "cmp rdi, 435",
@@ -344,6 +357,8 @@ global_asm!(
     "cmp rdi, 334",
     "je 2f",
     "cmp rdi, 60",
+    "je 2f",
+    "cmp rdi, 446",
     "je 2f",
     "1: mov rax, rdi",
     "mov rdi, rsi",
@@ -485,6 +500,9 @@ extern "C" {
     pub fn hugeswap_entry_process_madvise();
     pub fn hugeswap_entry_shmat();
     pub fn hugeswap_entry_shmdt();
+    pub fn hugeswap_entry_unshare();
+    pub fn hugeswap_entry_setns();
+    pub fn hugeswap_entry_pkey_mprotect();
     pub fn hugeswap_entry_clone(
         flags: usize,
         stack: usize,

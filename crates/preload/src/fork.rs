@@ -1,13 +1,15 @@
 //! fork, in the place of the C library's `_Fork`: the clone itself and what must be around it.
 //! The C library's fork (handlers, locks of streams and malloc) calls it and goes on unchanged.
 
+use crate::alone;
 use crate::clone_args::CloneArgs;
 use crate::entry::{self, Frame};
 use core::sync::atomic::{AtomicIsize, Ordering::Relaxed};
+use hugeswap::control::link;
 use hugeswap::engine::Engine;
 use hugeswap::sys::maps::MapsFile;
 use hugeswap::sys::syscall::{check, raw};
-use hugeswap::sys::Errno;
+use hugeswap::sys::{fd, Errno};
 
 /// Where glibc keeps the thread's number, from the thread pointer. Checked at start.
 const TID: usize = 0x2d0;
@@ -105,20 +107,38 @@ pub fn clone(e: &'static Engine, f: &mut Frame, nr: i64) -> Result<usize, Errno>
 fn around(e: &'static Engine, f: &mut Frame, call: &mut CloneArgs) -> Result<usize, Errno> {
     e.fork_make_room();
     entry::be_alone();
-    let Some(token) = e.fork_prepare(f.bell()) else {
+    // In other name spaces a child may not find the supervisor.
+    let apart = alone::may_be_apart() || call.goes_apart();
+    let [door, theirs] = match apart {
+        true => link::pair().unwrap_or([-1; 2]),
+        false => [-1; 2],
+    };
+    let token = e.fork_prepare(f.bell(), theirs);
+    fd::close(theirs);
+    let Some(token) = token else {
+        fd::close(door);
         entry::let_others_in();
         return Err(Errno::EAGAIN);
     };
+    let shares_files = call.shares_files();
     let (nr, args) = call.args();
     // SAFETY: a fork: the child goes on here with a copy of this stack. What the kernel reads and
     // writes is on it.
     let pid = check(unsafe { raw(nr, args) });
     if pid == Ok(0) {
         entry::only_me(f);
-        e.fork_child(token, &registered, &wiped());
+        if apart {
+            alone::go_apart();
+        }
+        e.fork_child(token, &registered, &wiped(), door);
+        fd::close(door);
         crate::lock::in_child(e, f.bell());
     } else {
         e.fork_parent(token, pid.ok().map(|p| p as u32));
+        // One table: the child closes it when it needs it no more.
+        if pid.is_err() || !shares_files {
+            fd::close(door);
+        }
     }
     entry::let_others_in();
     match pid {

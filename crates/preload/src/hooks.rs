@@ -6,9 +6,10 @@
 
 use crate::entry::{
     Frame, BRK, CLONE, CLONE3, FORK, MADVISE, MLOCK, MLOCK2, MLOCKALL, MMAP, MPROTECT, MREMAP,
-    MUNLOCK, MUNLOCKALL, MUNMAP, PIN, PROCESS_MADVISE, RELEASE, SANDBOX, SHMAT, SHMDT, THREAD_ENDS,
+    MUNLOCK, MUNLOCKALL, MUNMAP, PIN, PKEY_MPROTECT, PROCESS_MADVISE, RELEASE, SANDBOX, SETNS,
+    SHMAT, SHMDT, THREAD_ENDS, UNSHARE,
 };
-use crate::{advise, brk, fork, lock, map, protect, release, remap, sandbox};
+use crate::{advise, alone, brk, fork, lock, map, protect, release, remap, sandbox};
 use hugeswap::mm::PAGE_SIZE;
 use hugeswap::sys::syscall::raw;
 use hugeswap::sys::Errno;
@@ -36,6 +37,9 @@ pub fn plain(call: usize, a: [usize; 6]) -> i64 {
         PROCESS_MADVISE => libc::SYS_process_madvise,
         SHMAT => libc::SYS_shmat,
         SHMDT => libc::SYS_shmdt,
+        PKEY_MPROTECT => libc::SYS_pkey_mprotect,
+        UNSHARE => libc::SYS_unshare,
+        SETNS => libc::SYS_setns,
         _ => return -(libc::ENOSYS as i64),
     };
     // SAFETY: the kernel call that the caller asked for, with the caller's arguments.
@@ -52,13 +56,16 @@ pub fn run(f: &mut Frame) {
     let r = match f.call {
         MMAP => map::mmap(e, bell, a),
         MUNMAP => map::munmap(e, bell, a[0], a[1]),
-        MPROTECT => protect::mprotect(e, bell, a[0], a[1], a[2] as i32),
+        MPROTECT => protect::mprotect(e, bell, a, None),
+        PKEY_MPROTECT => protect::mprotect(e, bell, a, Some(a[3] as i32)),
         MADVISE => advise::madvise(e, bell, a[0], a[1], a[2] as i32),
         PROCESS_MADVISE => advise::process_madvise(e, bell, a),
         MREMAP => remap::mremap(e, bell, a),
         BRK => brk::brk(e, bell, a[0]),
         SHMAT => map::attach(e, bell, a),
         SHMDT => map::detach(a[0]),
+        UNSHARE => alone::unshare(e, f, a[0] as i32),
+        SETNS => alone::setns(e, f, a[0], a[1] as i32),
         FORK => fork::fork(e, f),
         CLONE => fork::clone(e, f, libc::SYS_clone),
         CLONE3 => fork::clone(e, f, libc::SYS_clone3),

@@ -2,7 +2,7 @@
 
 use crate::state::state;
 use crate::window::Window;
-use crate::{brk, calls, entry, failure, fork, maps, patch};
+use crate::{brk, calls, entry, failure, fork, map, maps, patch};
 use core::ffi::CStr;
 use hugeswap::control::{self, link::Address};
 use hugeswap::engine::{self, Engine, StartError};
@@ -155,7 +155,12 @@ fn adopt_existing(e: &Engine) {
     const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
     for m in maps::all(e, 0).unwrap_or_default() {
         let len = m.end - m.start;
-        if m.prot != RW || !m.private || !m.anonymous || len < PMD_SIZE || e.is_own(m.start, m.end)
+        if m.prot != RW
+            || !m.private
+            || !m.anonymous
+            || len < PMD_SIZE
+            || !map::can_be_managed(m.start, len)
+            || e.is_own(m.start, m.end)
         {
             continue;
         }
@@ -208,13 +213,22 @@ impl Targets {
             // SAFETY: passed on.
             unsafe { patch::redirect(name, from, to) }?;
         }
-        // Few programs need these: filters of system calls, userfaultfds of their own, memory that
-        // is shared in the way of System V. Not every C library has the last.
+        // Few programs need these: filters of system calls, userfaultfds of their own, name spaces,
+        // protection keys, memory that is shared in the way of System V. Not every C library has the last.
         for (name, to) in [
             (c"prctl", calls::prctl()),
             (c"ioctl", calls::ioctl()),
             (c"shmat", entry::hugeswap_entry_shmat as *const () as usize),
             (c"shmdt", entry::hugeswap_entry_shmdt as *const () as usize),
+            (
+                c"pkey_mprotect",
+                entry::hugeswap_entry_pkey_mprotect as *const () as usize,
+            ),
+            (
+                c"unshare",
+                entry::hugeswap_entry_unshare as *const () as usize,
+            ),
+            (c"setns", entry::hugeswap_entry_setns as *const () as usize),
             (
                 c"process_madvise",
                 entry::hugeswap_entry_process_madvise as *const () as usize,

@@ -12,6 +12,7 @@
 //! | `protect`, `advise` | mprotect; madvise, process_madvise |
 //! | `stretch` | hooks keep out of each other's way |
 //! | `brk`, `fork`, `clone` | the heap; fork and what is like it |
+//! | `alone` | unshare, setns: name spaces for processes of one thread |
 //! | `clone_args` | the memory that the kernel reads and writes when a child is made |
 //! | `lock`, `resident` | mlock; what of the C library the kernel itself reads |
 //! | `release` | memory for a userfaultfd of the program's own |
@@ -24,6 +25,7 @@
 
 mod advise;
 mod alloc;
+mod alone;
 mod brk;
 mod calls;
 mod clone;

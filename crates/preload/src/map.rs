@@ -31,6 +31,12 @@ fn is_ordinary(prot: i32, flags: i32) -> bool {
         && prot & !(RW | libc::PROT_EXEC) == 0
 }
 
+/// Whether there are tables for these addresses. With five levels of page tables the kernel has more of
+/// them, and gives them to programs that hint at them.
+pub fn can_be_managed(at: usize, len: usize) -> bool {
+    at.checked_add(len).is_some_and(|end| end <= TOP)
+}
+
 /// Whether the engine may move pages of this protection.
 pub fn is_writable(prot: i32) -> bool {
     prot == RW
@@ -111,16 +117,30 @@ pub fn refill(e: &Engine, bell: usize) {
         return;
     };
     let mut mapped = Vec::with_capacity(bare.len());
-    for (from, to) in bare.iter() {
-        // SAFETY: nothing is replaced. Where something is mapped by now, it stays.
-        if unsafe { mem::map_at_noreplace(from, to - from, libc::PROT_NONE) }.is_ok() {
-            mapped.push((from, to));
+    // SAFETY: nothing is replaced.
+    let map =
+        |from: usize, to: usize| unsafe { mem::map_at_noreplace(from, to - from, libc::PROT_NONE) };
+    for stretch @ (from, to) in bare.iter() {
+        match map(from, to) {
+            Ok(()) => mapped.push(stretch),
+            // The program has mapped something there, by a call that we have not seen: that stays.
+            Err(_) => {
+                let holes = holes(e, bell, stretch);
+                state().lock().put_foreign(from, to);
+                for (from, to) in holes {
+                    state().lock().unmapped(&[(from, to)]);
+                    if map(from, to).is_ok() {
+                        mapped.push((from, to));
+                    }
+                }
+            }
         }
     }
     let registered = e.register_all(bell, &mapped).is_ok();
     let mut s = state().lock();
     for (from, to) in mapped {
         if registered {
+            s.window.claim(from, to);
             s.regions.insert(from, to);
             s.window.give(from, to);
         }
@@ -150,7 +170,8 @@ fn abandon(e: &Engine, bell: usize, at: usize, len: usize) {
 /// A mapping that the kernel placed: manage it where it is. It is reserved; `touched`: there may be
 /// pages already.
 pub fn adopt(e: &Engine, bell: usize, at: usize, len: usize, prot: i32, touched: bool) {
-    if e.register(bell, at, len).is_err() {
+    // Beyond 47 bits there are no tables.
+    if !can_be_managed(at, len) || e.register(bell, at, len).is_err() {
         e.cache.stats().unmanaged_bytes.add(len as u64);
         let mut s = state().lock();
         if s.window.holds(at, at + len) {
@@ -470,5 +491,17 @@ fn segment_bytes(id: usize) -> Option<usize> {
         let args = [id, libc::IPC_STAT as usize, &raw mut ds as usize];
         syscall(libc::SYS_shmctl, args).ok()?;
         Some(ds.shm_segsz)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_beyond_47_bits_are_left_alone() {
+        assert!(can_be_managed(TOP - PMD_SIZE, PMD_SIZE));
+        assert!(!can_be_managed(TOP - PMD_SIZE, 2 * PMD_SIZE));
+        assert!(!can_be_managed(1 << 50, PMD_SIZE) && !can_be_managed(usize::MAX, 2));
     }
 }

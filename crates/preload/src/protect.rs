@@ -1,4 +1,4 @@
-//! mprotect. The kernel comes first: of what it refuses nothing is said, and where it stopped half-way
+//! mprotect, and pkey_mprotect. The kernel comes first: of what it refuses nothing is said, and where it stopped half-way
 //! its own list of mappings says what is true.
 
 use crate::hooks::{pages, Result, RW};
@@ -9,10 +9,17 @@ use crate::{lock, maps};
 use hugeswap::engine::{Engine, Stretch};
 use hugeswap::mm::PAGE_SIZE;
 use hugeswap::sys::mem;
+use hugeswap::sys::syscall::{check, raw};
 
-pub fn mprotect(e: &Engine, bell: usize, addr: usize, len: usize, prot: i32) -> Result<usize> {
+/// With a key if it is pkey_mprotect; -1: the mapping keeps its own.
+pub fn mprotect(e: &Engine, bell: usize, a: [usize; 6], key: Option<i32>) -> Result<usize> {
+    let (addr, len, prot) = (a[0], a[1], a[2] as i32);
+    let nr = match key {
+        None => libc::SYS_mprotect,
+        Some(_) => libc::SYS_pkey_mprotect,
+    };
     // SAFETY: the program's own call.
-    let plain = || unsafe { mem::mprotect(addr, len, prot) };
+    let plain = || check(unsafe { raw(nr, a) });
     let end = pages(len)
         .filter(|_| addr % PAGE_SIZE == 0)
         .and_then(|len| addr.checked_add(len))
@@ -41,6 +48,7 @@ pub fn mprotect(e: &Engine, bell: usize, addr: usize, len: usize, prot: i32) -> 
         let apart = state().lock().apart.overlaps(addr, end);
         join(&apart);
     }
+    note_key(&ours, key);
     for (s, t) in ours {
         if is_writable(prot) {
             // Its lock is not held over what follows, which waits for ranges.
@@ -53,6 +61,21 @@ pub fn mprotect(e: &Engine, bell: usize, addr: usize, len: usize, prot: i32) -> 
         }
     }
     Ok(0)
+}
+
+/// Memory with a key of its own stays where it is: a move to or from a mapping without it is refused, and
+/// our own threads, whose rights are those of a new thread, may not touch it.
+fn note_key(ours: &[Stretch], key: Option<i32>) {
+    let Some(key) = key.filter(|&key| key >= 0) else {
+        return;
+    };
+    let mut s = state().lock();
+    for &(from, to) in ours {
+        match key {
+            0 => s.keyed.remove(from, to),
+            _ => s.keyed.insert(from, to),
+        }
+    }
 }
 
 /// What may be moved of these stretches, by the kernel's list of mappings. Where that can't be had they

@@ -3,9 +3,10 @@
 //! registered again, and the tables follow, while everybody who touches it waits.
 
 use crate::hooks::{pages, Result, RW};
+use crate::lock;
 use crate::map::{holes, is_writable, lay_bare, munmap, refill, TOP};
 use crate::maps::{self, Mapping};
-use crate::state::state;
+use crate::state::{state, Area};
 use crate::stretch::reserve_two;
 use crate::window::Extents;
 use hugeswap::engine::{Engine, Fate, Stretch};
@@ -46,27 +47,28 @@ pub fn mremap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
     };
     let (old, flags, fixed) = (a[0], a[3] as i32, a[4]);
     let fits = |at: usize, len: usize| at.checked_add(len).is_some_and(|end| end <= TOP);
-    let is_fixed = flags & libc::MREMAP_FIXED != 0;
+    // MREMAP_DONTUNMAP takes an address too: the kernel looks at it, and has it for a hint.
+    let moves = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
+    if moves && fits(old, old_len) && !fits(fixed, new_len) {
+        // Beyond 47 bits nothing is managed: what is in swap would be left behind.
+        if state().lock().is_ours(old, old + old_len) {
+            return Err(Errno::EINVAL);
+        }
+    }
     if old % PAGE_SIZE != 0
         || !fits(old, old_len)
         || new_len > TOP
-        || is_fixed && !fits(fixed, new_len)
+        || moves && !fits(fixed, new_len)
     {
         return plain();
     }
     let known = libc::MREMAP_FIXED | libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
-    let moves = is_fixed || flags & libc::MREMAP_DONTUNMAP != 0;
-    let target = if is_fixed {
-        (fixed, fixed + new_len)
-    } else {
-        (0, 0)
-    };
     let source = (old, old + old_len);
-    let overlap = is_fixed && fixed < source.1 && old < target.1;
-    let refused = flags & !known != 0
+    let overlap = fixed < source.1 && old < fixed + new_len;
+    let refused = a[3] & !(known as usize) != 0
         || moves && flags & libc::MREMAP_MAYMOVE == 0
         || flags & libc::MREMAP_DONTUNMAP != 0 && old_len != new_len
-        || is_fixed && (fixed % PAGE_SIZE != 0 || overlap);
+        || moves && (fixed % PAGE_SIZE != 0 || overlap);
     if refused {
         // The kernel says how.
         return plain();
@@ -112,6 +114,14 @@ fn grow(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
             drop(s);
             return c.make(0, 0);
         }
+        // Where something is in the way nothing has to make room: the kernel says so.
+        let in_use = |(area, _, _): &(Area, usize, usize)| {
+            matches!(area, Area::Window | Area::Region | Area::Foreign)
+        };
+        if new_end > TOP || s.areas(end, new_end).iter().any(in_use) {
+            drop(s);
+            return c.make(0, 0);
+        }
         s.regions.contains(end - 1, end)
     };
     lay_bare(c.old, new_end)?;
@@ -144,12 +154,15 @@ fn grow(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
     if wiped {
         s.wiped.insert(end, new_end);
     }
+    if s.keyed.contains(end - 1, end) {
+        s.keyed.insert(end, new_end);
+    }
     drop(s);
     if locked {
         // They came at once.
         let _ = e.adopt_resident(end, new_end - end);
     } else if maps::protection(e, bell, c.old)? == RW {
-        e.set_writable(end, new_end - end, true)?;
+        lock::movable_again(e, end, new_end)?;
     }
     Ok(c.old)
 }
@@ -196,7 +209,14 @@ fn move_there(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
         fixed: at,
         ..*c
     };
-    let moved = lay_bare(source.0, source.1).and_then(|()| move_one(e, bell, &placed));
+    let moved = lay_bare(source.0, source.1).and_then(|()| {
+        // To where it is told the kernel moves several mappings, if they keep their length, and may stop
+        // half-way. The program has not told it, and is refused.
+        match c.old_len == c.new_len && parts_of(e, bell, source)?.len() > 1 {
+            true => c.make(c.flags, 0),
+            false => move_one(e, bell, &placed),
+        }
+    });
     moved.inspect_err(|_| {
         // The kernel may have unmapped it.
         // SAFETY: nobody uses it.
@@ -210,10 +230,7 @@ fn move_there(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
 /// MREMAP_FIXED of a stretch with several mappings: since Linux 6.17 they move one after the other.
 fn move_parts(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
     let (start, end) = (c.old, c.old + c.old_len);
-    let parts: Vec<Mapping> = maps::all(e, bell)?
-        .into_iter()
-        .filter(|m| m.start < end && m.end > start)
-        .collect();
+    let parts = parts_of(e, bell, (start, end))?;
     let several = parts.len() > 1 && c.old_len == c.new_len;
     if !several || parts[0].start > start || !moves_several() {
         return move_one(e, bell, c);
@@ -230,6 +247,12 @@ fn move_parts(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
         move_one(e, bell, &one)?;
     }
     Ok(c.fixed)
+}
+
+/// The mappings of a stretch.
+fn parts_of(e: &Engine, bell: usize, (start, end): Stretch) -> Result<Vec<Mapping>> {
+    let here = |m: &Mapping| m.start < end && m.end > start;
+    Ok(maps::all(e, bell)?.into_iter().filter(here).collect())
 }
 
 /// Whether this kernel moves several mappings with one call.
@@ -311,7 +334,7 @@ fn move_one(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
         if said.locked_to_end(n) {
             let _ = e.adopt_resident(from, len);
         } else if is_writable(maps::protection(e, bell, target.0)?) {
-            e.set_writable(from, len, true)?;
+            lock::movable_again(e, from, from + len)?;
         }
     }
     Ok(target.0)
@@ -393,6 +416,7 @@ struct Said {
     locked: Vec<Stretch>,
     pinned: Vec<Stretch>,
     wiped: Vec<Stretch>,
+    keyed: Vec<Stretch>,
     apart: Vec<Stretch>,
 }
 
@@ -406,6 +430,7 @@ impl Said {
             locked: of(&s.locked),
             pinned: of(&s.pinned),
             wiped: of(&s.wiped),
+            keyed: of(&s.keyed),
             apart: of(&s.apart),
         }
     }
@@ -415,6 +440,7 @@ impl Said {
         for (set, parts, grows) in [
             (&mut s.locked, &self.locked, true),
             (&mut s.wiped, &self.wiped, true),
+            (&mut s.keyed, &self.keyed, true),
             (&mut s.apart, &self.apart, true),
             (&mut s.pinned, &self.pinned, false),
         ] {

@@ -208,6 +208,7 @@ pub fn refused(call: usize, a: [usize; 6]) -> Option<i64> {
         entry::MMAP => (libc::SYS_mmap, a),
         entry::MUNMAP => (libc::SYS_munmap, a),
         entry::MPROTECT => (libc::SYS_mprotect, a),
+        entry::PKEY_MPROTECT => (libc::SYS_pkey_mprotect, a),
         entry::MADVISE => (libc::SYS_madvise, a),
         entry::MLOCK => (libc::SYS_mlock, a),
         entry::MUNLOCK => (libc::SYS_munlock, a),

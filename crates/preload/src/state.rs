@@ -16,6 +16,8 @@ pub struct State {
     pub locked: Extents,
     /// Stays where it is for another reason: guard pages, mutexes that the kernel reads.
     pub pinned: Extents,
+    /// Has a protection key.
+    pub keyed: Extents,
     /// Made inaccessible by the program, and kept apart from the window (`hooks::protect`).
     pub apart: Extents,
     /// What is mapped from now on is locked: the flags of mlockall, 0 for none.
@@ -55,6 +57,7 @@ impl State {
             wiped: Extents::new(),
             locked: Extents::new(),
             pinned: Extents::new(),
+            keyed: Extents::new(),
             apart: Extents::new(),
             lock_future: 0,
             released: Extents::new(),
@@ -83,7 +86,7 @@ impl State {
         use crate::entry::*;
         if !matches!(
             call,
-            MUNMAP | MPROTECT | MADVISE | MREMAP | MLOCK | MLOCK2 | MUNLOCK
+            MUNMAP | MPROTECT | PKEY_MPROTECT | MADVISE | MREMAP | MLOCK | MLOCK2 | MUNLOCK
         ) {
             return false;
         }
@@ -99,8 +102,8 @@ impl State {
         };
         let is_foreign = |(area, _, _): &(Area, usize, usize)| match area {
             Area::Outside => true,
-            // Its place is given back.
-            Area::Foreign => call != MUNMAP,
+            // Its place is given back, or it takes some of what is next to it.
+            Area::Foreign => !matches!(call, MUNMAP | MREMAP),
             _ => false,
         };
         !self.is_ours(start, end)
@@ -111,13 +114,10 @@ impl State {
     pub fn movable(&self, start: usize, end: usize) -> Vec<(usize, usize)> {
         let mut out = Extents::new();
         out.insert(start, end);
-        for (s, e) in self
-            .locked
-            .overlaps(start, end)
-            .into_iter()
-            .chain(self.pinned.overlaps(start, end))
-        {
-            out.remove(s, e);
+        for set in [&self.locked, &self.pinned, &self.keyed] {
+            for (s, e) in set.overlaps(start, end) {
+                out.remove(s, e);
+            }
         }
         out.iter().collect()
     }
@@ -130,6 +130,7 @@ impl State {
             &mut self.wiped,
             &mut self.locked,
             &mut self.pinned,
+            &mut self.keyed,
             &mut self.apart,
             &mut self.released,
         ] {
@@ -234,6 +235,7 @@ mod tests {
         assert!(elsewhere(MUNMAP, 1, 100, 0) && elsewhere(MADVISE, 200, 201, 0));
         assert!(!elsewhere(MUNMAP, 99, 101, 0) && !elsewhere(MMAP, 1, 2, 0));
         assert!(elsewhere(MADVISE, 110, 120, 0) && !elsewhere(MUNMAP, 110, 120, 0));
+        assert!(!elsewhere(MREMAP, 110, 120, 0));
         assert!(!elsewhere(MADVISE, 110, 121, 0) && !elsewhere(MADVISE, 5, 5, 0));
         let fixed = libc::MREMAP_FIXED as usize;
         assert!(elsewhere(MREMAP, 1, 2, 0) && !elsewhere(MREMAP, 1, 2, fixed));

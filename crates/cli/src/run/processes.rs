@@ -34,6 +34,7 @@ const GUEST: u32 = 2;
 const SOCKET: u32 = 3;
 const PROCESS: u32 = 4;
 const ORPHAN: u32 = 5;
+const DOOR: u32 = 6;
 
 fn token(kind: u32, number: u32) -> u64 {
     u64::from(kind) << 32 | u64::from(number)
@@ -139,6 +140,8 @@ pub struct Processes {
     proc_is_ours: bool,
     guests: BTreeMap<u32, Guest>,
     next_guest: u32,
+    /// Sockets from which connections of children come that can't find us.
+    doors: BTreeMap<u32, OwnedFd>,
     /// Nobody is let in before then.
     closed_until: Option<Instant>,
     life: Life,
@@ -258,6 +261,7 @@ impl Processes {
             proc_is_ours,
             guests: BTreeMap::new(),
             next_guest: 0,
+            doors: BTreeMap::new(),
             closed_until: None,
             life: Life::default(),
             members: BTreeMap::new(),
@@ -361,6 +365,7 @@ impl Processes {
                 LISTENING => self.let_in(number),
                 BELL => sys::set_event(&self.bell, false),
                 GUEST => self.hear_guest(number),
+                DOOR => self.hear_door(number),
                 SOCKET => {
                     self.hear(number);
                 }
@@ -382,25 +387,7 @@ impl Processes {
         };
         loop {
             match link::accept(door) {
-                Ok(fd) => {
-                    let socket = own(fd);
-                    let (pid, process) = Process::of_peer(&socket);
-                    let n = self.next_guest;
-                    if self.poller.add(&socket, token(GUEST, n)).is_err() {
-                        continue;
-                    }
-                    self.next_guest = n.wrapping_add(1);
-                    self.send_one_away();
-                    self.guests.insert(
-                        n,
-                        Guest {
-                            socket,
-                            pid,
-                            process,
-                            said: None,
-                        },
-                    );
-                }
+                Ok(fd) => self.meet(own(fd)),
                 Err(e) if passes(e) => {
                     // They wait outside: nobody is refused for our want.
                     self.door
@@ -412,6 +399,45 @@ impl Processes {
                 }
                 Err(_) => return,
             }
+        }
+    }
+
+    fn meet(&mut self, socket: OwnedFd) {
+        let (pid, process) = Process::of_peer(&socket);
+        let n = self.next_guest;
+        if self.poller.add(&socket, token(GUEST, n)).is_err() {
+            return;
+        }
+        self.next_guest = n.wrapping_add(1);
+        self.send_one_away();
+        self.guests.insert(
+            n,
+            Guest {
+                socket,
+                pid,
+                process,
+                said: None,
+            },
+        );
+    }
+
+    /// A child may come by this socket, once.
+    fn open_door(&mut self, socket: OwnedFd) {
+        let n = self.next_guest;
+        if self.poller.add(&socket, token(DOOR, n)).is_ok() {
+            self.next_guest = n.wrapping_add(1);
+            self.doors.insert(n, socket);
+        }
+    }
+
+    fn hear_door(&mut self, n: u32) {
+        let Some(door) = self.doors.remove(&n) else {
+            return;
+        };
+        self.poller.remove(&door);
+        let mut fds = [-1];
+        if link::take(door.as_raw_fd(), &mut fds).is_ok() && fds[0] >= 0 {
+            self.meet(own(fds[0]));
         }
     }
 
@@ -634,7 +660,12 @@ impl Processes {
         let mut fds: Vec<OwnedFd> = fds.as_slice().iter().map(|&fd| own(fd)).collect();
         match said {
             Err(Errno::EAGAIN) => return false,
-            Ok(Received::Packet(Some(Request::Fork))) => self.promise(id),
+            Ok(Received::Packet(Some(Request::Fork))) => {
+                if let Some(door) = fds.pop() {
+                    self.open_door(door);
+                }
+                self.promise(id);
+            }
             Ok(Received::Packet(Some(Request::Call))) => {
                 if let Some(m) = self.members.get(&id) {
                     m.page().called.store(0, Release);

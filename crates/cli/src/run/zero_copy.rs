@@ -109,10 +109,10 @@ fn rules(watch: Watch) -> Vec<(i64, When)> {
             // Packet rings and the like in the program's memory.
             (libc::SYS_socket, When::Equals(0, libc::AF_XDP as u32)),
             // Devices take hold of memory by ioctl (graphics, video, RDMA, VFIO). Those of terminals,
-            // sockets, files and userfaultfd do not.
+            // sockets, files, userfaultfd and pidfd do not.
             (
                 libc::SYS_ioctl,
-                When::TypeOtherThan(1, &[b'T', 0x89, b'f', b'X', 0x94, 0xaa]),
+                When::TypeOtherThan(1, &[b'T', 0x89, b'f', b'X', 0x94, 0xaa, 0xff]),
             ),
         ]);
     }
@@ -507,6 +507,7 @@ mod tests {
             // DRM_IOCTL_I915_GEM_USERPTR, VIDIOC_QBUF.
             (ioctl(0xc018_6473), true),
             (ioctl(0xc058_560f), true),
+            (ioctl(0xc040_ff0b), false),
             (ioctl(libc::TCGETS), false),
             (ioctl(libc::FIONREAD), false),
             (ioctl(libc::SIOCGIFCONF), false),

@@ -44,6 +44,21 @@ fn small_files() {
     assert!(done.counter("swap_write_errors") > 0, "{done}");
 }
 
+/// What the engine may need of writable addresses is a small part of such a limit, in the program and
+/// its children.
+#[test]
+fn little_data() {
+    let hog = compile("hog");
+    let line = format!(
+        "ulimit -d 1000000 && {} 160 && exec sh -c '{} 160'",
+        hog.display(),
+        hog.display()
+    );
+    let done = Run::new(64, ["sh", "-c", &line]).seconds(60).ok();
+    assert_eq!(done.stdout, "ok\nok\n", "{done}");
+    done.has_swapped();
+}
+
 /// Each thread costs the kernel some 30 KiB of memory of its own.
 #[test]
 fn many_threads() {

@@ -145,6 +145,29 @@ fn a_mount_name_space_is_entered() {
     assert_eq!(done.stdout, "ok\n", "{done}");
 }
 
+/// Name spaces for processes of one thread only: the engine's threads end for the time of the call.
+#[test]
+fn user_and_time_name_spaces_are_entered() {
+    let program = compile("one_thread");
+    let plain = std::process::Command::new(&program).output().unwrap();
+    assert_eq!(plain.stdout, b"ok\n", "{plain:?}");
+    let done = Run::new(64, [program]).seconds(90).ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done.has_swapped();
+}
+
+/// Forks in a network and user name space, without /proc, in a domain of Landlock's: a child is found all the
+/// same.
+#[test]
+fn children_that_cannot_find_the_supervisor() {
+    let program = compile("apart");
+    let plain = std::process::Command::new(&program).output().unwrap();
+    assert_eq!(plain.stdout, b"ok\n", "{plain:?}");
+    let done = Run::new(64, [program]).seconds(90).ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done.has_swapped();
+}
+
 /// Calls that wait for a userfaultfd of the program's own hold up nobody else.
 #[test]
 fn calls_that_wait_for_the_program() {

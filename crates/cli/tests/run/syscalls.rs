@@ -75,7 +75,14 @@ exact_cases! {
 #[test]
 fn addresses() {
     let program = compile("addresses");
-    for what in ["noreplace", "again", "no_more", "locked_heap", "terabytes"] {
+    for what in [
+        "noreplace",
+        "again",
+        "no_more",
+        "locked_heap",
+        "terabytes",
+        "far_up",
+    ] {
         let done = Run::new(64, [program.to_str().unwrap(), what])
             .seconds(60)
             .ok();
@@ -96,6 +103,14 @@ fn guard() {
     }
 }
 
+/// Memory that pkey_mprotect opens is managed as that which mprotect opens.
+#[test]
+fn protection_keys() {
+    let done = Run::new(64, [compile("keys")]).seconds(60).ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done.has_swapped();
+}
+
 /// mremap takes along what was said of the memory, see c/remaps.c.
 #[test]
 fn remaps() {
@@ -109,6 +124,8 @@ fn remaps() {
         "phases",
         "pieces",
         "longer",
+        "several",
+        "shared",
         "watched",
     ] {
         let done = Run::new(64, [program.to_str().unwrap(), what])

@@ -4,6 +4,7 @@ mod bad;
 mod io;
 mod maps;
 mod process;
+mod refused;
 mod shadow;
 mod sys;
 mod threads;
@@ -35,6 +36,8 @@ pub struct World {
     file: i32,
     direct: i32,
     children: Vec<process::Child>,
+    /// The driver kills children, too.
+    disturbed: bool,
     /// How many forks this process is away from the first.
     depth: usize,
 }
@@ -98,6 +101,7 @@ impl World {
             file,
             direct,
             children: Vec::new(),
+            disturbed: args.disturb,
             depth: 0,
         };
         w.shadow().set_up(args.data * (1 << 20) / PAGE);
@@ -145,9 +149,13 @@ impl World {
             Kind::RemapKeep => maps::remap_keep(self, &mut r),
             Kind::Brk => maps::brk(self, &mut r),
             Kind::Name => maps::name(self, &mut r),
+            Kind::Refused => refused::refused(self, &mut r),
+            Kind::ProcessMadvise => refused::process_madvise(self, &mut r),
             Kind::Fork => process::fork(self, &mut r, id),
             Kind::Wait => process::wait_for_one(self),
             Kind::Kill => process::kill(self, &mut r),
+            Kind::Stop => process::stop(self, &mut r),
+            Kind::NameSpace => process::name_space(self, &mut r),
             Kind::Spawn => process::spawn(self, &mut r),
             Kind::Threads => threads::write_together(self, &mut r),
             Kind::ForkUnderThreads => threads::fork_meanwhile(self, &mut r),

@@ -69,6 +69,127 @@ fn become_child(w: &mut World, shadow_fd: i32) {
     (w.file, w.direct) = super::io::open_files(&w.dir, direct);
 }
 
+/// A child by the C library, by one of the system calls, or in a pid name space of its own.
+fn make_child(r: &mut Rng) -> i32 {
+    let (mut parent_tid, mut child_tid) = (0i32, 0i32);
+    let flags = libc::CLONE_PARENT_SETTID | libc::CLONE_CHILD_SETTID;
+    let mut args = |more: i32| {
+        [
+            (flags | more) as u64,
+            0,
+            &raw mut child_tid as u64,
+            &raw mut parent_tid as u64,
+            libc::SIGCHLD as u64,
+            0,
+            0,
+            0,
+        ]
+    };
+    // SAFETY: the child is a copy with this thread alone, and uses nothing of the others; what the kernel
+    // reads and writes outlives the calls.
+    let (pid, told) = unsafe {
+        match r.below(6) {
+            0 => {
+                let flags = flags | libc::SIGCHLD;
+                let (parent, child) = (&raw mut parent_tid, &raw mut child_tid);
+                (
+                    libc::syscall(libc::SYS_clone, flags, 0, parent, child, 0),
+                    true,
+                )
+            }
+            1 => {
+                let a = args(0);
+                (libc::syscall(libc::SYS_clone3, &a, size_of_val(&a)), true)
+            }
+            2 => {
+                let a = args(libc::CLONE_NEWPID);
+                let pid = libc::syscall(libc::SYS_clone3, &a, size_of_val(&a));
+                // Who has dropped his rights may not.
+                if pid < 0 && errno() == libc::EPERM {
+                    (libc::fork().into(), false)
+                } else {
+                    (pid, true)
+                }
+            }
+            _ => (libc::fork().into(), false),
+        }
+    };
+    let pid = pid as i32;
+    if told && pid == 0 && child_tid != gettid() {
+        fail_with(format_args!("a child is told that it is {child_tid}"));
+    }
+    if told && pid > 0 && parent_tid != pid {
+        fail_with(format_args!("of child {pid} we are told {parent_tid}"));
+    }
+    pid
+}
+
+fn gettid() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+}
+
+/// Who will not have the right to must still be able to lock.
+fn lock_without_rights() {
+    let most = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: the structure outlives the call.
+    unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &most) };
+}
+
+/// Enters name spaces that are for processes of one thread only.
+pub fn name_space(w: &mut World, r: &mut Rng) {
+    let user = w.depth > 0 && r.one_in(3);
+    let net = if r.one_in(2) { libc::CLONE_NEWNET } else { 0 };
+    if user {
+        lock_without_rights();
+    }
+    // SAFETY: a C string; else no memory is passed.
+    let enter = || unsafe {
+        if user {
+            return libc::unshare(libc::CLONE_NEWUSER | net);
+        }
+        let fd = libc::open(c"/proc/self/ns/time".as_ptr(), libc::O_RDONLY);
+        let failed = libc::setns(fd, 0);
+        let e = errno();
+        sys::close(fd);
+        *libc::__errno_location() = e;
+        failed
+    };
+    // A thread that was joined may not be gone yet.
+    let mut failed = enter();
+    for _ in 0..200 {
+        if failed == 0 || ![libc::EINVAL, libc::EUSERS].contains(&errno()) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        failed = enter();
+    }
+    // Without rights, or one in another too often.
+    let may_be = [libc::EPERM, libc::ENOSPC, libc::EBADF];
+    if failed != 0 && !may_be.contains(&errno()) {
+        fail_with(format_args!("a name space is refused: errno {}", errno()));
+    }
+    w.check_some(r, 64);
+}
+
+/// The child goes on as nobody.
+fn drop_rights(r: &mut Rng) {
+    const NOBODY: u32 = 65534;
+    lock_without_rights();
+    // SAFETY: no memory is passed. Who has no rights loses none.
+    unsafe {
+        libc::setgroups(0, core::ptr::null());
+        libc::setresgid(NOBODY, NOBODY, NOBODY);
+        libc::setresuid(NOBODY, NOBODY, NOBODY);
+        if r.one_in(2) {
+            libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0);
+        }
+    }
+}
+
 pub fn fork(w: &mut World, r: &mut Rng, id: u64) {
     if w.children.len() >= MOST || w.depth >= DEEPEST {
         return wait_for_one(w);
@@ -79,8 +200,8 @@ pub fn fork(w: &mut World, r: &mut Rng, id: u64) {
     // Sometimes every page; that takes as long as everything else together.
     let share = [1, 16, 64, 512][r.below(4)];
     let shadow_fd = copy_shadow(w);
-    // SAFETY: the child is a copy with this thread alone, and uses nothing of the others.
-    let pid = unsafe { libc::fork() };
+    let drops = r.one_in(5);
+    let pid = make_child(r);
     if pid < 0 {
         // All places of the run may be taken for a moment.
         if errno() != libc::EAGAIN {
@@ -102,6 +223,9 @@ pub fn fork(w: &mut World, r: &mut Rng, id: u64) {
         }
     }
     become_child(w, shadow_fd);
+    if drops {
+        drop_rights(r);
+    }
     if check_first {
         w.check_some(r, share);
     }
@@ -121,6 +245,7 @@ fn reap(w: &mut World, pid: i32, status: i32) {
     let by = |signal| libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == signal;
     // A program that was started by a child that was killed: nobody reads what it writes.
     let stray = by(libc::SIGPIPE);
+    let killed = killed || w.disturbed;
     if status == 0 || killed && by(libc::SIGKILL) || stray {
         return;
     }
@@ -155,6 +280,22 @@ pub fn kill(w: &mut World, r: &mut Rng) {
     wait_for_one(w);
 }
 
+/// A child stands still for a while.
+pub fn stop(w: &mut World, r: &mut Rng) {
+    if w.children.is_empty() {
+        return;
+    }
+    let pid = w.children[r.below(w.children.len())].pid;
+    // SAFETY: no memory is passed.
+    unsafe { libc::kill(pid, libc::SIGSTOP) };
+    for _ in 0..2 {
+        super::maps::push_out(w, r);
+        w.write_some(r);
+    }
+    // SAFETY: as above.
+    unsafe { libc::kill(pid, libc::SIGCONT) };
+}
+
 impl World {
     /// Also for orphans.
     pub fn wait_for_all(&mut self) {
@@ -173,7 +314,8 @@ impl World {
 /// Another program, by vfork and exec, that is given swapped memory to read.
 pub fn spawn(w: &mut World, r: &mut Rng) {
     use std::io::{Read, Write};
-    use std::process::{Command, Stdio};
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, ExitStatus, Stdio};
     let Some(p) = w.open_part(r, 8) else { return };
     if !w.shadow().all(p, |g| g.flags & FREED == 0) {
         return;
@@ -199,6 +341,10 @@ pub fn spawn(w: &mut World, r: &mut Rng) {
             .take()
             .is_some_and(|mut o| o.read_to_end(&mut got).is_ok());
     let status = child.wait();
+    let killed = |s: &ExitStatus| s.signal() == Some(libc::SIGKILL);
+    if w.disturbed && status.as_ref().is_ok_and(killed) {
+        return;
+    }
     if !ok || got != bytes || !status.is_ok_and(|s| s.success()) {
         fail("what cat was given did not come back");
     }

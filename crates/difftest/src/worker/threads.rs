@@ -96,7 +96,9 @@ pub fn fork_meanwhile(w: &mut World, r: &mut Rng) {
         stop.store(true, Relaxed);
         let mut status = 0;
         // SAFETY: the variable outlives the call.
-        if pid > 0 && unsafe { libc::waitpid(pid, &mut status, 0) } == pid && status != 0 {
+        let waited = pid > 0 && unsafe { libc::waitpid(pid, &mut status, 0) } == pid;
+        let killed = w.disturbed && status == libc::SIGKILL;
+        if waited && status != 0 && !killed {
             // It said what it found.
             // SAFETY: ends the process.
             unsafe { libc::_exit(super::sys::FOUND) };

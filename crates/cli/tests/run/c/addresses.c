@@ -114,6 +114,28 @@ static void terabytes(void) {
   verify(p, 100 * MB, 1, "memory");
 }
 
+/* Where processors have five levels of page tables a hint beyond 47 bits leads there. */
+static void far_up(void) {
+  const size_t n = 128 * MB;
+  int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  char *p = mmap((void *)(1ul << 50), n, PROT_READ | PROT_WRITE, flags, -1, 0);
+  MUST(p != MAP_FAILED);
+  char *q = map_rw(n);
+  fill(p, n, 1);
+  fill(q, n, 2);
+  verify(p, n, 1, "hinted");
+  char *there = mremap(q, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)(1ul << 51));
+  if (there != MAP_FAILED) q = there;
+  verify(q, n, 2, "not hinted");
+  pid_t pid = fork();
+  if (pid == 0) {
+    verify(p, n, 1, "hinted, in a child");
+    _exit(0);
+  }
+  wait_ok(pid, "child");
+  MUST(munmap(p, n) == 0 && munmap(q, n) == 0);
+}
+
 int main(int argc, char **argv) {
   MUST(argc == 2);
   if (!strcmp(argv[1], "noreplace")) noreplace();
@@ -121,6 +143,7 @@ int main(int argc, char **argv) {
   if (!strcmp(argv[1], "no_more")) no_more();
   if (!strcmp(argv[1], "locked_heap")) locked_heap();
   if (!strcmp(argv[1], "terabytes")) terabytes();
+  if (!strcmp(argv[1], "far_up")) far_up();
   say("ok\n");
   return 0;
 }

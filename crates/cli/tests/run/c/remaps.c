@@ -179,6 +179,54 @@ static void longer(void) {
   verify(q, 50 * MB, 1, "shorter");
 }
 
+/* Shared memory, where ours was, grows where it is; and what is asked for in vain takes nothing away. */
+static void shared(void) {
+  char *one = map_rw(PAGE), *q = map_rw(8 * MB);
+  MUST(munmap(q + MB, 7 * MB) == 0);
+  int flags = MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED;
+  MUST(mmap(q, MB, PROT_READ | PROT_WRITE, flags, -1, 0) == q);
+  fill(q, MB, 8);
+  char *at = mremap(q, MB, 2 * MB, MREMAP_MAYMOVE);
+  MUST(at != MAP_FAILED);
+  MUST(mremap(one, PAGE, 1ul << 46, 0) == MAP_FAILED && errno == ENOMEM);
+  for (int i = 0; i < 3; i++) {
+    char *more = map_rw(bytes);
+    fill(more, 4 * MB, 9);
+    verify(at, MB, 8, "shared");
+    char *moved = mremap(more, bytes, bytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, 0);
+    MUST(moved != MAP_FAILED);
+    verify(moved, 4 * MB, 9, "moved");
+    MUST(munmap(moved, bytes) == 0 && munmap(more, bytes) == 0);
+  }
+  verify(at, MB, 8, "shared, in the end");
+  verify(p, bytes, 1, "all else");
+}
+
+/* Of several mappings, to no place in particular: refused, and nothing is gone. */
+static void several(void) {
+  const size_t n = 32 * PAGE;
+  const int keep = MREMAP_MAYMOVE | MREMAP_DONTUNMAP;
+  char *q = mmap((void *)0x40000000, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  MUST(q != MAP_FAILED);
+  fill(q, n, 6);
+  /* Where we manage, but itself not managed; and then one half of it is. */
+  char *to = p + 50 * MB + 3 * PAGE;
+  MUST(mremap(q, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+  int fixed = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+  MUST(mmap(to + n / 2, n / 2, PROT_READ | PROT_WRITE, fixed, -1, 0) == to + n / 2);
+  fill(to + n / 2, n / 2, 7);
+  MUST(mremap(to, n, n, keep, 0) == MAP_FAILED && errno == EFAULT);
+  verify(to, n / 2, 6, "one half");
+  verify(to + n / 2, n / 2, 7, "the other");
+  MUST(mprotect(p, 4 * MB, PROT_READ) == 0);
+  MUST(mremap(p, 8 * MB, 8 * MB, keep, 0) == MAP_FAILED && errno == EFAULT);
+  /* The address that is none all the same. */
+  MUST(mremap(p, MB, MB, keep, 1ul) == MAP_FAILED && errno == EINVAL);
+  MUST(mremap(p, MB, MB, keep, p + PAGE) == MAP_FAILED && errno == EINVAL);
+  MUST(mremap(p, MB, MB, keep, -PAGE) == MAP_FAILED && errno == EINVAL);
+  verify(p, 8 * MB, 1, "of two protections");
+}
+
 /* Others touch what is moved, and what it is moved to, the moment that they may. */
 static char *volatile where;
 static volatile int stop;
@@ -223,7 +271,7 @@ int main(int argc, char **argv) {
     void (*run)(void);
   } cases[] = {{"wiped", wiped},   {"not_for_children", not_for_children}, {"guarded", guarded}, {"keyed", keyed},
                {"pinned", pinned}, {"phases", phases},                     {"pieces", pieces},   {"longer", longer},
-               {"watched", watched}};
+               {"several", several}, {"shared", shared}, {"watched", watched}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     if (!strcmp(argv[1], cases[i].name)) {
       cases[i].run();
