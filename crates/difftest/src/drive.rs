@@ -216,6 +216,22 @@ struct Disturber {
     wait: usize,
 }
 
+fn signal(signal: &str, pid: &str) {
+    let _ = Command::new("kill")
+        .args([signal, pid])
+        .stderr(Stdio::null())
+        .status();
+}
+
+/// Nobody is left standing: the run would wait for it.
+impl Drop for Disturber {
+    fn drop(&mut self) {
+        if let Some(pid) = self.stopped.take() {
+            signal("-CONT", &pid);
+        }
+    }
+}
+
 impl Disturber {
     fn new(front: u32, seed: u64) -> Disturber {
         Disturber {
@@ -233,14 +249,8 @@ impl Disturber {
             return;
         }
         self.wait = self.rng.below(20);
-        let kill = |signal: &str, pid: &str| {
-            let _ = Command::new("kill")
-                .args([signal, pid])
-                .stderr(Stdio::null())
-                .status();
-        };
         if let Some(pid) = self.stopped.take() {
-            return kill("-CONT", &pid);
+            return signal("-CONT", &pid);
         }
         let all = group(self.front);
         if all.is_empty() {
@@ -263,9 +273,9 @@ impl Disturber {
         let parent = all[i].1.to_string();
         let is_child = is_worker(i) && (0..all.len()).any(|k| is_worker(k) && pid_of(k) == parent);
         if is_child && self.rng.one_in(4) {
-            return kill("-KILL", &pid);
+            return signal("-KILL", &pid);
         }
-        kill("-STOP", &pid);
+        signal("-STOP", &pid);
         self.stopped = Some(pid);
     }
 }

@@ -3,12 +3,12 @@
 //! registered again, and the tables follow, while everybody who touches it waits.
 
 use crate::hooks::{pages, Result, RW};
-use crate::lock;
 use crate::map::{holes, is_writable, lay_bare, munmap, refill, TOP};
 use crate::maps::{self, Mapping};
 use crate::state::{state, Area};
 use crate::stretch::reserve_two;
 use crate::window::Extents;
+use crate::{lock, map};
 use hugeswap::engine::{Engine, Fate, Stretch};
 use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
 use hugeswap::sys::syscall::{check, raw};
@@ -281,7 +281,9 @@ fn moves_several() -> bool {
 fn move_one(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
     let (source, target) = ((c.old, c.old + c.old_len), (c.fixed, c.fixed + c.new_len));
     let n = c.old_len.min(c.new_len);
-    let managed = state().lock().regions.contains(source.0, source.1);
+    // What does not move is unmapped first, whatever lies there.
+    let (moving, rest) = ((source.0, source.0 + n), (source.0 + n, source.1));
+    let managed = state().lock().regions.contains(moving.0, moving.1);
     let hold = e.hold_two(bell, source, target)?;
     if managed {
         hold.prepare_move(source.0, target.0, n)?;
@@ -292,8 +294,11 @@ fn move_one(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
         false => c.make(c.flags, c.fixed).map(drop),
     };
     if let Err(err) = made {
-        // What was at the new place is there, or the kernel has unmapped it first.
-        let holes = holes(e, bell, target);
+        // What was at the new place is there, or the kernel has unmapped it first, and so the rest.
+        let mut holes = holes(e, bell, target);
+        if rest.0 < rest.1 {
+            holes.extend(map::holes(e, bell, rest));
+        }
         hold.end_parts(&holes, Fate::Unmapped);
         let mut s = state().lock();
         for (from, to) in free {
@@ -344,7 +349,8 @@ fn move_one(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
 /// out of the userfaultfd what it has joined: others' memory, too. So it must look different on the way.
 /// Advice of this kind does nothing to anonymous memory, and the program's own is kept from the kernel.
 fn move_registered(e: &Engine, bell: usize, c: &Call) -> Result<()> {
-    let (source, target) = ((c.old, c.old + c.old_len), (c.fixed, c.fixed + c.new_len));
+    let n = c.old_len.min(c.new_len);
+    let (source, target) = ((c.old, c.old + n), (c.fixed, c.fixed + c.new_len));
     let apart: Vec<Stretch> = state().lock().apart.overlaps(source.0, source.1);
     let mark = |(from, to): Stretch, advice: i32| {
         // SAFETY: contents do not change.

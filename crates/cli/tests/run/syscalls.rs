@@ -126,6 +126,7 @@ fn remaps() {
         "longer",
         "several",
         "shared",
+        "cut",
         "watched",
     ] {
         let done = Run::new(64, [program.to_str().unwrap(), what])

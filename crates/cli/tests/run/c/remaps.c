@@ -179,6 +179,20 @@ static void longer(void) {
   verify(q, 50 * MB, 1, "shorter");
 }
 
+/* What is cut off lies in a mapping of another kind. */
+static void cut(void) {
+  const size_t n = 4 * MB;
+  int flags = MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED;
+  MUST(mmap(p + n, n, PROT_READ | PROT_WRITE, flags, -1, 0) == p + n);
+  char *to = map_rw(2 * n) + 3 * PAGE;
+  MUST(mremap(p, 2 * n, n, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+  verify(to, n, 1, "what was moved");
+  MUST(signal_of(touch, p) == SIGSEGV && signal_of(touch, p + 2 * n - 1) == SIGSEGV);
+  fill(to, n, 10);
+  verify_from(p + 2 * n, 2 * n, bytes - 2 * n, 1, "behind it");
+  verify(to, n, 10, "written");
+}
+
 /* Shared memory, where ours was, grows where it is; and what is asked for in vain takes nothing away. */
 static void shared(void) {
   char *one = map_rw(PAGE), *q = map_rw(8 * MB);
@@ -271,7 +285,7 @@ int main(int argc, char **argv) {
     void (*run)(void);
   } cases[] = {{"wiped", wiped},   {"not_for_children", not_for_children}, {"guarded", guarded}, {"keyed", keyed},
                {"pinned", pinned}, {"phases", phases},                     {"pieces", pieces},   {"longer", longer},
-               {"several", several}, {"shared", shared}, {"watched", watched}};
+               {"several", several}, {"shared", shared}, {"cut", cut}, {"watched", watched}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     if (!strcmp(argv[1], cases[i].name)) {
       cases[i].run();
