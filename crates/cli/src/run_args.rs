@@ -27,7 +27,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub overwrite: bool,
 
-    /// Most that may be swapped out, over all of --swap [default: four times the memory, less where a disk would not keep 20 % and 10G free]
+    /// Most that may be swapped out, over all of --swap [default: four times the memory, and 4G at least; less where a disk would not keep 20 % and 10G free]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub swap_size: Option<Size>,
 

@@ -13,6 +13,8 @@ pub const LEAST_ADDRESSES: u64 = 5 << 40;
 /// What a run needs beside its managed memory: the supervisor, the engine's tables and buffers,
 /// page tables, stacks and the program's libraries.
 const OUTSIDE: u64 = 24 * MIB;
+/// Swap that a run gets at least where the disk has room for it.
+const LEAST_SWAP: u64 = 4 * GIB;
 /// Where nothing at all is known of the machine.
 const UNKNOWN: u64 = 2 * GIB;
 /// What a disk keeps for others: a fifth of it, and this much at least.
@@ -61,16 +63,25 @@ fn memory_of(available: Option<u64>, group: Option<GroupRoom>) -> Chosen {
     }
 }
 
+/// Swap for a run of so much memory, where there is room for it.
+pub fn swap_for(memory: u64) -> u64 {
+    memory.saturating_mul(4).max(LEAST_SWAP)
+}
+
 /// The most that a swap file may grow to where no size is given, on a disk of `total` bytes with
-/// `free` of them: the disk keeps a fifth and 10 GiB, and a run gets four times its memory.
+/// `free` of them: the disk keeps a fifth and 10 GiB, and a run gets four times its memory. Who tries with
+/// little memory, or lets a few programs run in it, is not to find swap full on a large disk.
 pub fn swap_file(memory: u64, total: u64, free: u64) -> Chosen {
     let keeps = (total / 5).max(DISK_KEEPS);
     let room = free.saturating_sub(keeps);
-    let wanted = memory.saturating_mul(4);
+    let wanted = swap_for(memory);
     if wanted <= room {
         Chosen {
             bytes: wanted,
-            why: "four times the memory".to_owned(),
+            why: format!(
+                "four times the memory, and {} at least",
+                Size::from_bytes(LEAST_SWAP)
+            ),
         }
     } else {
         Chosen {
@@ -113,7 +124,8 @@ mod tests {
     #[test]
     fn a_disk_is_not_filled() {
         let bytes = |memory, total, free| swap_file(memory, total, free).bytes;
-        assert_eq!(bytes(GIB, 200 * GIB, 100 * GIB), 4 * GIB);
+        assert_eq!(bytes(64 * MIB, 200 * GIB, 100 * GIB), 4 * GIB);
+        assert_eq!(bytes(2 * GIB, 200 * GIB, 100 * GIB), 8 * GIB);
         assert_eq!(bytes(64 * GIB, 200 * GIB, 100 * GIB), 60 * GIB);
         assert_eq!(bytes(64 * GIB, 20 * GIB, 15 * GIB), 5 * GIB);
         assert_eq!(bytes(GIB, 20 * GIB, 9 * GIB), 0);

@@ -44,12 +44,19 @@ pub struct Opened {
     shorter: Option<u64>,
 }
 
-impl Drop for Opened {
-    fn drop(&mut self) {
+impl Opened {
+    /// The file is as long as it was before; nobody uses it any more.
+    pub fn give_length_back(&self) {
         if let Some((len, fd)) = self.shorter.zip(self.fd.try_clone().ok()) {
             // It is only longer than it was if this fails.
             let _ = File::from(fd).set_len(len);
         }
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.give_length_back();
     }
 }
 
@@ -268,11 +275,11 @@ fn within(limit: Option<u64>, room: u64, lacks: String) -> (u64, String) {
 }
 
 /// How much each gets. What the user gave for all, those that have room share equally, the highest
-/// priority first; without that, those of which no size was given share four times the memory.
+/// priority first; without that, those of which no size was given share what a run of that much memory gets.
 fn divide(wanted: &[Wanted], total: Option<u64>, memory: u64) -> Vec<u64> {
     let segments = |bytes: u64| bytes / SEGMENT_BYTES;
     let shares = |w: &&Wanted| total.is_some() || w.is_free && !is_block(&w.target);
-    let total = total.unwrap_or_else(|| memory.saturating_mul(4));
+    let total = total.unwrap_or_else(|| sizing::swap_for(memory));
     let sharing: Vec<(u64, i16)> = { wanted.iter().filter(shares) }
         .map(|w| (segments(w.room), w.place.priority))
         .collect();

@@ -331,6 +331,10 @@ impl Run {
                 }
             }
             if ended_reported.is_some() && !cores.any_busy() && (!stays || !self.anyone_left()) {
+                // A thread that punches holes may have the devices longer than we do.
+                self.devices
+                    .iter()
+                    .for_each(devices::Opened::give_length_back);
                 return 0;
             }
             let leaving = usages.iter().any(|u| u.phase == Phase::Leaving);
