@@ -1,6 +1,6 @@
 # Programs on less memory than they need.
 mount -t ext4 /dev/vda /mnt
-hugeswap-difftest --no-shrink --without direct,uring,splice,vm-readv --seed 7 --sequences 30 \
+hugeswap-difftest --no-shrink --without direct,uring,splice,vm-readv,refused --seed 7 --sequences 30 \
     --data 160 --timeout 300 --dir /mnt -- \
     hugeswap run --memory 64M --swap /mnt --swap-size 256M --stats-json /run/stats -- \
     > /run/log 2> /run/err
