@@ -325,12 +325,13 @@ fn move_one(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
     drop(s);
     if managed {
         hold.moved(source.0, target.0, n);
-        let fate = if c.keeps_old() {
-            Fate::Dropped
+        if c.keeps_old() {
+            hold.end(source, Fate::Dropped);
+            // What another thread has touched there, before it was registered again.
+            let _ = e.adopt_resident(source.0, n);
         } else {
-            Fate::Unmapped
-        };
-        hold.end(source, fate);
+            hold.end(source, Fate::Unmapped);
+        }
     } else {
         hold.end_parts(&[source, target], Fate::Unmapped);
     }
@@ -384,12 +385,16 @@ fn move_registered(e: &Engine, bell: usize, c: &Call) -> Result<()> {
 }
 
 /// The moved mapping is the engine's again; or else it goes back, for what of it is in swap would be
-/// zeros.
+/// zeros. Where the old one stays, the kernel lets go of that too if nothing was ever touched there.
 fn register(e: &Engine, bell: usize, c: &Call) -> Result<()> {
-    let Err(err) = e.register(bell, c.fixed, c.new_len) else {
+    let n = c.old_len.min(c.new_len);
+    let old = || match c.keeps_old() {
+        true => e.register(bell, c.old, n),
+        false => Ok(()),
+    };
+    let Err(err) = e.register(bell, c.fixed, c.new_len).and_then(|()| old()) else {
         return Ok(());
     };
-    let n = c.old_len.min(c.new_len);
     let back = Call {
         old: c.fixed,
         old_len: c.new_len,

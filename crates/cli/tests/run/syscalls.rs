@@ -127,6 +127,7 @@ fn remaps() {
         "several",
         "shared",
         "cut",
+        "kept",
         "watched",
     ] {
         let done = Run::new(64, [program.to_str().unwrap(), what])

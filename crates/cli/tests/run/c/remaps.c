@@ -193,6 +193,20 @@ static void cut(void) {
   verify(to, n, 10, "written");
 }
 
+/* What was never touched leaves its old place behind, which is used then, and moves too. */
+static void kept(void) {
+  const size_t n = 4 * MB;
+  const int flags = MREMAP_MAYMOVE | MREMAP_DONTUNMAP;
+  char *old = map_rw(n), *new = mremap(old, n, n, flags, 0);
+  MUST(new != MAP_FAILED);
+  fill(old + PAGE, PAGE, 1);
+  char *again = mremap(old, n, n, flags, 0);
+  MUST(again != MAP_FAILED);
+  /* The first fault of a range is where a huge page may come. */
+  MUST(again[0] == 0 && again[2 * PAGE] == 0 && old[PAGE] == 0 && new[PAGE] == 0);
+  verify(again + PAGE, PAGE, 1, "what was written");
+}
+
 /* Shared memory, where ours was, grows where it is; and what is asked for in vain takes nothing away. */
 static void shared(void) {
   char *one = map_rw(PAGE), *q = map_rw(8 * MB);
@@ -285,7 +299,7 @@ int main(int argc, char **argv) {
     void (*run)(void);
   } cases[] = {{"wiped", wiped},   {"not_for_children", not_for_children}, {"guarded", guarded}, {"keyed", keyed},
                {"pinned", pinned}, {"phases", phases},                     {"pieces", pieces},   {"longer", longer},
-               {"several", several}, {"shared", shared}, {"cut", cut}, {"watched", watched}};
+               {"several", several}, {"shared", shared}, {"cut", cut}, {"kept", kept}, {"watched", watched}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     if (!strcmp(argv[1], cases[i].name)) {
       cases[i].run();
