@@ -125,7 +125,7 @@ pub fn run(args: &PromoteArgs) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("hugeswap: promote: {message}");
+            errln!("hugeswap: promote: {message}");
             ExitCode::FAILURE
         }
     }
@@ -247,17 +247,18 @@ impl View {
         if config.observe {
             text += ", moving nothing";
         }
-        eprintln!("{text}");
+        errln!("{text}");
     }
 
     fn costs(&self, daemon: &Daemon) {
         let costs = daemon.costs();
-        eprintln!(
+        errln!(
             "hugeswap: an event costs {:.0} ns, a record {:.0} ns more",
-            costs.event, costs.sample
+            costs.event,
+            costs.sample
         );
         if let Some(why) = daemon.without_tmpfs() {
-            eprintln!("hugeswap: tmpfs files are not promoted: {why}");
+            errln!("hugeswap: tmpfs files are not promoted: {why}");
         }
     }
 

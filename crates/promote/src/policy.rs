@@ -62,7 +62,9 @@ pub struct Batch {
 pub enum Next {
     Nothing,
     /// The rate limit: not before.
-    Wait(Duration),
+    Limited(Duration),
+    /// It is not yet known what is hottest.
+    Settle(Duration),
     Batch(Batch),
 }
 
@@ -83,8 +85,12 @@ pub struct Outcome {
 pub struct Policy {
     hot: Hot,
     queue: Queue,
-    /// Since when there is more that is hot than room for it; what was chosen for the room then.
-    scarce: Option<Time>,
+    /// Until then more is taken to be hot than there is room for, though less may wait just now: who
+    /// comes first is not who is hottest.
+    short_until: Time,
+    /// Since when it is waited who else comes, or somebody waits who came then; what was chosen for the
+    /// room.
+    settling: Option<Time>,
     chosen: Queue,
     limits: Limits,
     pub rate: Rate,
@@ -106,7 +112,8 @@ impl Policy {
                 limits.seen.div_ceil(BLOCKS_KNOWN),
             ),
             queue: Queue::default(),
-            scarce: None,
+            short_until: Time(0),
+            settling: None,
             chosen: Queue::default(),
             rate: Rate::new(limits.rate),
             backoff: Backoff::default(),
@@ -171,27 +178,28 @@ impl Policy {
         }
         let wait = self.rate.wait(BATCH_BLOCKS * BLOCK_PAGES, now);
         if !wait.is_zero() {
-            return Next::Wait(wait);
+            return Next::Limited(wait);
         }
         let room = room / BLOCK_PAGES;
-        if waiting <= room || room == 0 {
-            self.scarce = None;
+        let enough = waiting <= room && now >= self.short_until;
+        if enough || room == 0 {
+            self.settling = None;
             self.chosen.pour_into(&mut self.queue);
             return self.queue.pop().map_or(Next::Nothing, Next::Batch);
         }
         if self.chosen.is_empty() {
-            let since = *self.scarce.get_or_insert(now);
+            let since = *self.settling.get_or_insert(now);
             let settled = since.after(self.limits.settle);
             if now < settled {
-                return Next::Wait(settled.since(now));
+                return Next::Settle(settled.since(now));
             }
             self.choose(now, room as usize);
         }
         self.chosen.pop().map_or(Next::Nothing, Next::Batch)
     }
 
-    /// Takes the hottest out of the queue, as many blocks as there is room for, and drops the rest:
-    /// it comes again when it is read again.
+    /// Takes the hottest out of the queue, as many blocks as there is room for. Of the rest waits on
+    /// what is still accessed.
     fn choose(&mut self, now: Time, room: usize) {
         let mut ranked: Vec<(u16, Block)> = self
             .queue
@@ -200,11 +208,20 @@ impl Policy {
             .collect();
         // The hottest first; of equal ones those that are together.
         ranked.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
-        ranked.truncate(room);
+        if ranked.len() > room {
+            self.short_until = now.after(self.limits.window);
+        }
         self.queue.clear();
-        for (_, block) in ranked {
+        for (nth, &(heat, block)) in ranked.iter().enumerate() {
             let (region, at) = Region::of(block);
-            self.chosen.insert(region, 1 << at, usize::MAX);
+            if nth < room {
+                self.chosen.insert(region, 1 << at, usize::MAX);
+            } else if heat > 0 {
+                self.queue.insert(region, 1 << at, usize::MAX);
+            }
+        }
+        if self.queue.is_empty() {
+            self.settling = None;
         }
     }
 
@@ -249,10 +266,16 @@ impl Policy {
         }
     }
 
-    /// Nothing is to be had from waiting batches: there is no room.
+    /// There is no room: nothing is to be had from waiting batches.
+    pub fn no_room(&mut self, now: Time) {
+        self.drop_queue();
+        self.short_until = now.after(self.limits.window);
+    }
+
     pub fn drop_queue(&mut self) {
         self.queue.clear();
         self.chosen.clear();
+        self.settling = None;
     }
 
     /// A block left the fast node by our own hand.
@@ -358,7 +381,7 @@ mod tests {
         policy.activated(FILE, 10_000, at(0));
         assert!(matches!(policy.next(at(0), ROOM), Next::Batch(_)));
         policy.rate.moved(512, at(10));
-        assert!(matches!(policy.next(at(10), ROOM), Next::Wait(_)));
+        assert!(matches!(policy.next(at(10), ROOM), Next::Limited(_)));
         assert!(matches!(policy.next(at(1011), ROOM), Next::Batch(_)));
     }
 
@@ -442,9 +465,12 @@ mod tests {
         hot_file_and_scan(&mut policy);
         // 10 MiB.
         let mut room = 2574;
-        assert!(matches!(policy.next(at(4000), room), Next::Wait(_)));
+        assert!(matches!(policy.next(at(4000), room), Next::Settle(_)));
         let (mut of_file, mut of_scan) = (0, 0);
-        while let Next::Batch(batch) = policy.next(at(7100), room) {
+        while room >= BLOCK_PAGES {
+            let Next::Batch(batch) = policy.next(at(7100), room) else {
+                break;
+            };
             let pages = batch.blocks.len() as u64 * BLOCK_PAGES;
             room -= pages;
             if batch.file == FILE {
@@ -491,6 +517,40 @@ mod tests {
         };
         policy.done(scan, moved, now);
         assert!(!policy.cold(scan, hot, now));
+    }
+
+    /// There was no room for a while; when there is some, the first to be seen is the colder one.
+    #[test]
+    fn who_comes_first_is_not_taken_for_the_hottest() {
+        const SCAN: FileId = FileId { dev: 1, ino: 3 };
+        let mut policy = Policy::new(Limits::default());
+        let read = |policy: &mut Policy, file, time| {
+            for page in (0..512).step_by(16) {
+                policy.access(file, page, page + 15, time);
+            }
+        };
+        for second in 0..5 {
+            read(&mut policy, SCAN, at(second * 1000));
+            for tenth in 0..10 {
+                read(&mut policy, FILE, at(second * 1000 + tenth * 100));
+            }
+        }
+        policy.no_room(at(5000));
+        read(&mut policy, SCAN, at(6000));
+        let mut room = 40 * BLOCK_PAGES;
+        assert!(matches!(policy.next(at(6001), room), Next::Settle(_)));
+        read(&mut policy, FILE, at(6100));
+        assert!(matches!(policy.next(at(6200), room), Next::Settle(_)));
+        // 40 of 64 blocks: those of the hot file, and eight more.
+        let mut got = [0, 0];
+        while room > 0 {
+            let Next::Batch(batch) = policy.next(at(9100), room) else {
+                break;
+            };
+            room -= batch.blocks.len() as u64 * BLOCK_PAGES;
+            got[usize::from(batch.file == SCAN)] += batch.blocks.len();
+        }
+        assert_eq!(got, [32, 8]);
     }
 
     #[test]

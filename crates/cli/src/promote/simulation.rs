@@ -52,9 +52,9 @@ pub fn run(path: &Path, json: bool) -> Result<(), String> {
     };
     if json {
         let text = serde_json::to_string_pretty(&document).map_err(|err| err.to_string())?;
-        println!("{text}");
+        outln!("{text}");
     } else {
-        print!("{}", table(&document));
+        out!("{}", table(&document));
     }
     Ok(())
 }

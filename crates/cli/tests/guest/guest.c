@@ -5,7 +5,9 @@
  *   guest where FILE              how many cached pages of a file are on which node
  *   guest flags FILE              how many are referenced and active, by the kernel's marks
  *   guest loop FILE ROUNDS [SIZE] read a file again and again by read(2); sums and times
- *   guest read FILE ROUNDS SIZE   the same without sums: nothing but reads
+ *   guest read FILE ROUNDS SIZE [MS]
+ *                                 the same without sums: nothing but reads, and so many
+ *                                 milliseconds of rest after each round
  *   guest random FILE READS       read 4 KiB pieces at random
  *   guest hold FILE SECONDS       read in a loop, also once it has no name, for so long at
  *                                 most, or until 99 % of it is on node 0
@@ -67,7 +69,7 @@ static void unmap(char *at, size_t pages) {
 
 /* How many pages are not where they should be; -1: nothing is cached. */
 static long where(const char *name, int print) {
-    size_t pages, count[3] = {0};
+    size_t pages, count[4] = {0};
     unsigned char *cached;
     char *at = map_cached(name, &pages, &cached);
     void **all = malloc(pages * sizeof *all);
@@ -75,8 +77,9 @@ static long where(const char *name, int print) {
     for (size_t i = 0; i < pages; i++) all[i] = at + i * 4096;
     if (syscall(SYS_move_pages, 0, pages, all, NULL, status, 0)) die("move_pages");
     for (size_t i = 0; i < pages; i++)
-        count[!(cached[i] & 1) ? 2 : status[i] == 0 ? 0 : status[i] == 1 ? 1 : 2]++;
-    if (print) printf("node0=%zu node1=%zu none=%zu\n", count[0], count[1], count[2]);
+        count[!(cached[i] & 1) || status[i] < 0 || status[i] > 2 ? 3 : status[i]]++;
+    if (print)
+        printf("node0=%zu node1=%zu node2=%zu none=%zu\n", count[0], count[1], count[2], count[3]);
     unmap(at, pages);
     free(all);
     free(status);
@@ -144,7 +147,7 @@ static int loop(const char *name, int rounds, size_t size) {
     return 0;
 }
 
-static int only_read(const char *name, int rounds, size_t size) {
+static int only_read(const char *name, int rounds, size_t size, int rest) {
     char *buffer = malloc(size);
     int fd = open(name, O_RDONLY);
     if (fd < 0) die(name);
@@ -153,6 +156,7 @@ static int only_read(const char *name, int rounds, size_t size) {
         off_t at = 0;
         ssize_t got;
         while ((got = pread(fd, buffer, size, at)) > 0) at += got;
+        usleep(rest * 1000);
     }
     printf("seconds=%.4f\n", now() - start);
     return 0;
@@ -261,7 +265,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "loop"))
         return loop(argv[2], atoi(argv[3]), argc > 4 ? atol(argv[4]) : 131072);
     if (!strcmp(argv[1], "read") && argc > 4)
-        return only_read(argv[2], atoi(argv[3]), atol(argv[4]));
+        return only_read(argv[2], atoi(argv[3]), atol(argv[4]), argc > 5 ? atoi(argv[5]) : 0);
     if (!strcmp(argv[1], "random")) return random_reads(argv[2], atol(argv[3]));
     if (!strcmp(argv[1], "hold")) return hold(argv[2], atof(argv[3]));
     if (!strcmp(argv[1], "fill")) return fill(atol(argv[2]));

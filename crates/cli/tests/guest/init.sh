@@ -9,7 +9,8 @@ mount -t devtmpfs none /dev
 mkdir -p /mnt /tmp /run
 mount -t tmpfs -o size=64m none /run
 for module in $(cat /modules/order); do insmod /modules/$module || echo "no module $module"; done
-PROMOTE="hugeswap promote --from 1 --to 0 --interval 200ms --overhead-budget 100%"
+# With the budget and the interval that everybody has.
+PROMOTE="hugeswap promote --from 1 --to 0"
 
 pass() { echo "PASS $1"; }
 fail() { echo "FAIL $1: $2"; tail -n 2 /run/log /run/err 2>/dev/null; }
@@ -76,6 +77,34 @@ held_promoted() {
 # A file of so many MiB.
 make() {
     guest make $1 $2
+}
+
+# What a node can take, in MiB: its free pages above twice the high watermarks.
+room() {
+    awk -v node=$1 '$1 == "Node" { sub(",", "", $2); here = $2 == node }
+        here && $2 == "free" { sum += $3 }
+        here && $1 == "high" { sum -= 2 * $2 }
+        END { print int(sum / 256) }' /proc/zoneinfo
+}
+
+# Takes memory of node 0 that can't be moved until there is room for so many MiB. More becomes free
+# for a while after the start: so it is looked again, and may be called again.
+fillers=
+leave_room() {
+    for try in $(seq 20); do
+        sleep 0.5
+        surplus=$(($(room 0) - $1))
+        [ $surplus -le 1 ] && continue
+        rm -f /run/filled
+        guest bind 0 guest fill $surplus > /run/filled &
+        fillers="$fillers $!"
+        until [ -s /run/filled ]; do sleep 0.1; done
+    done
+}
+give_room() {
+    kill $fillers
+    wait $fillers
+    fillers=
 }
 
 # The firmware's words end without a new line.

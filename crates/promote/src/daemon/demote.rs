@@ -10,6 +10,8 @@ use crate::tiers::Route;
 
 /// Room that is made at once by demotion: 16 MiB.
 pub(super) const DEMOTE_PAGES: u64 = 4096;
+/// Pages of a window that make it worth to look at all of them again soon: a quarter.
+const WORTH_IT: u64 = super::WINDOW / 4;
 /// Windows looked at for cold pages in one interval.
 const DEMOTE_LOOKS: usize = 256;
 
@@ -40,6 +42,9 @@ impl Daemon {
                     self.policy.cold(block, heat, at)
                 })
                 .collect();
+            if cold.is_empty() {
+                continue;
+            }
             let wanted: Vec<Range<usize>> = cold
                 .iter()
                 .map(|index| {
@@ -60,6 +65,9 @@ impl Daemon {
             let needed: u64 = folios.iter().map(|folio| folio.pages).sum();
             if needed == 0 {
                 continue;
+            }
+            if needed >= WORTH_IT {
+                self.cold.worth_it();
             }
             if needed > self.policy.rate.room(at) || needed > self.room(route.from, at) {
                 break;

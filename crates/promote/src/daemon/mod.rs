@@ -6,6 +6,7 @@
 //! the next thing is due.
 
 mod demote;
+mod portion;
 mod promote;
 mod scan;
 mod watch;
@@ -131,6 +132,8 @@ pub struct Daemon {
     /// What looking may cost, and what looking and moving may.
     looking: Credit,
     work: Credit,
+    /// What comes next has waited for the rate limit.
+    limited: bool,
     /// Processor time that had gone into moving when the last phase ended.
     moving: u64,
     /// Activations, at the end of the last interval.
@@ -171,6 +174,7 @@ impl Daemon {
             handled: (0, 0),
             phase: (now, 0),
             span: config.interval,
+            limited: false,
             moving: 0,
             hints: 0,
             scan: Walk::default(),

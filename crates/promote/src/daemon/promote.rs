@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use super::demote::DEMOTE_PAGES;
+use super::portion::{Portion, Rest};
 use super::{now, Daemon, WINDOW};
 use crate::files::Skip;
 use crate::ledger::For;
@@ -42,9 +43,11 @@ impl Daemon {
             let room = self.room_for_all(at);
             match self.policy.next(at, room) {
                 Next::Nothing => return Ok(self.config.interval),
-                Next::Wait(time) => {
+                Next::Limited(time) => {
+                    self.limited = true;
                     return Ok(time.max(Duration::from_millis(1)));
                 }
+                Next::Settle(time) => return Ok(time.max(Duration::from_millis(1))),
                 Next::Batch(batch) => {
                     self.enter(For::Fixed);
                     self.promote(&batch)?;
@@ -94,6 +97,7 @@ impl Daemon {
             .readers
             .node(batch.file)
             .and_then(|node| self.fast.near(node));
+        let waited = std::mem::take(&mut self.limited);
         let routes: Vec<Route> = self.config.routes.clone();
         for &(page, node) in &nodes {
             if routes.iter().all(|route| route.from != node) {
@@ -109,6 +113,9 @@ impl Daemon {
                 .collect();
             if slow.is_empty() {
                 continue;
+            }
+            if waited {
+                self.stats.rate_limited += slow.len() as u64;
             }
             let route = self.route_near(route, near, slow.len() as u64);
             self.promote_from(route, &mut window, &slow, heat, &mut outcomes)?;
@@ -160,56 +167,36 @@ impl Daemon {
         outcomes: &mut [Outcome],
     ) -> io::Result<()> {
         let folios = self.folios(window, slow);
-        let at = now();
-        let rate = self.policy.rate.room(at);
-        let mut room = self.room(route.to, at);
+        let mut room = self.room(route.to, now());
         let needed: u64 = folios.iter().map(|folio| folio.pages).sum();
         if room < needed && self.config.demote && !self.config.observe {
             self.demote(route, heat)?;
-            room = self.room(route.to, at);
+            room = self.room(route.to, now());
         }
-        // In order, as many as there is room for.
-        let (mut pages, mut taken) = (0, 0);
-        for folio in &folios {
-            if pages + folio.pages > rate.min(room) {
-                break;
+        // Demotion counts too.
+        let rate = self.policy.rate.room(now());
+        let portion = Portion::of(&folios, rate, room);
+        match portion.rest {
+            Rest::Nothing => {}
+            Rest::Limited(pages) => self.stats.rate_limited += pages,
+            Rest::NoRoom => {
+                self.stats.no_room += 1;
+                self.policy.no_room(now());
             }
-            pages += folio.pages;
-            taken += 1;
         }
-        let rest: u64 = folios[taken..].iter().map(|folio| folio.pages).sum();
-        let rate_limited = rest > 0 && rate < room;
-        if rate_limited {
-            self.stats.rate_limited += rest;
-        } else if rest > 0 {
-            self.stats.no_room += 1;
-            self.policy.drop_queue();
+        self.stats.pgpromote_candidate += portion.pages;
+        if self.config.observe {
+            // Nothing more is to be done about it.
+            for &page in slow {
+                outcomes[page / BLOCK_PAGES as usize].fast += 1;
+            }
+            return Ok(());
         }
-        self.stats.pgpromote_candidate += pages;
-        let moved = if self.config.observe || taken == 0 {
-            vec![false; taken]
-        } else {
-            self.migrate(window, &folios[..taken], route.to)?
+        let moved = match portion.folios {
+            0 => Vec::new(),
+            count => self.migrate(window, &folios[..count], route.to)?,
         };
-        // Which outcome each slow page has: that of its folio.
-        let mut folio = 0;
-        for &page in slow {
-            while folio + 1 < folios.len() && folios[folio + 1].page <= page {
-                folio += 1;
-            }
-            let outcome = &mut outcomes[page / BLOCK_PAGES as usize];
-            if self.config.observe {
-                // Nothing more is to be done about it.
-                outcome.fast += 1;
-                continue;
-            }
-            outcome.slow += 1;
-            match moved.get(folio) {
-                Some(true) => outcome.moved += 1,
-                None if rate_limited => outcome.left += 1,
-                _ => {}
-            }
-        }
+        portion.tell(slow, &folios, &moved, outcomes);
         let success: u64 = sum_where(&folios, &moved);
         self.stats.pgpromote_success += success;
         if let Some(room) = self.room.get_mut(&route.to) {

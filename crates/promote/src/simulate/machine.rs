@@ -221,7 +221,7 @@ impl<'a> Machine<'a> {
             }
             match self.policy.next(time, self.room_left()) {
                 Next::Nothing => watch.at = self.now,
-                Next::Wait(wait) => watch.at += wait.as_nanos() as f64,
+                Next::Limited(wait) | Next::Settle(wait) => watch.at += wait.as_nanos() as f64,
                 Next::Batch(batch) => {
                     let mut left = u64::MAX;
                     let moved = self.promote_batch(&batch, &mut left, time);

@@ -1,7 +1,4 @@
 # Many processors, of which one reads.
-# With the budget and the interval that everybody has.
-PROMOTE_WAS=$PROMOTE
-PROMOTE="hugeswap promote --from 1 --to 0"
 check "many-are-there" "$(nproc) processors" [ "$(nproc)" = 32 ]
 mount -t ext4 /dev/vda /mnt
 make /mnt/file 4
@@ -21,4 +18,3 @@ check "many-contents-are-the-same" "$(cat /run/loop)" [ "$(field sum "$(cat /run
 stop
 check "many-clean-stop" "status $status, $(cat /run/err)" [ $status = 0 ]
 umount /mnt
-PROMOTE=$PROMOTE_WAS

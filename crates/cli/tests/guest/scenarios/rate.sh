@@ -14,4 +14,5 @@ stop
 echo "NOTE rate limit 1024 pages a second: $(cat /run/peak)"
 check "rate-limit-holds" "$(cat /run/peak)" [ "$(field peak "$(cat /run/peak)")" -le 1024 ]
 check "rate-all-was-migrated" "$(cat /run/peak)" [ "$(field all "$(cat /run/peak)")" -ge 3040 ]
+check "rate-limited-is-counted" "$(tail -n 1 /run/log)" [ "$(counter rate_limited)" -gt 0 ]
 umount /mnt

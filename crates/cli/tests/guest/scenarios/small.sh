@@ -1,7 +1,4 @@
 # Small files that are read by processes which end at once: their number leads to them.
-# With the budget and the interval that everybody has.
-PROMOTE_WAS=$PROMOTE
-PROMOTE="hugeswap promote --from 1 --to 0"
 for kind in ext4 xfs btrfs; do
     case $kind in ext4) disk=vda ;; xfs) disk=vdb ;; btrfs) disk=vdc ;; esac
     mount -t $kind /dev/$disk /mnt || continue
@@ -27,4 +24,3 @@ for kind in ext4 xfs btrfs; do
     rm -rf /mnt/small
     umount /mnt
 done
-PROMOTE=$PROMOTE_WAS

@@ -2,13 +2,6 @@
 # reader takes with promotion can be compared with what it takes without.
 mount -t ext4 /dev/vda /mnt
 rm -rf /mnt/*
-# What a node can take: its free pages above twice the high watermarks.
-room() {
-    awk -v node=$1 '$1 == "Node" { sub(",", "", $2); here = $2 == node }
-        here && $2 == "free" { sum += $3 }
-        here && $1 == "high" { sum -= 2 * $2 }
-        END { print int(sum / 256) }' /proc/zoneinfo
-}
 left=24
 big=$((left * 3 / 2))
 make /mnt/big $big
@@ -16,14 +9,12 @@ make /mnt/big $big
 cp /bin/hugeswap /mnt/hugeswap
 sync
 echo 3 > /proc/sys/vm/drop_caches
-guest bind 0 guest fill $(($(room 0) - left)) > /run/filled &
-filler=$!
-until [ -s /run/filled ]; do sleep 0.1; done
 migrated() { awk '/pgmigrate_success/ { print $2 }' /proc/vmstat; }
 PROMOTE_WAS=$PROMOTE
 PROMOTE="/mnt/hugeswap promote --from 1 --to 0"
 for way in off default demote; do
     on_slow /mnt/big
+    leave_room $left
     before=$(migrated)
     echo "NOTE $way: hot set $big MiB, room on node 0 $(room 0) MiB"
     case $way in
@@ -48,5 +39,5 @@ for way in off default demote; do
     check "throughput-$way" "$ratio" awk -v r=$ratio 'BEGIN { exit !(r < 1.05) }'
 done
 PROMOTE=$PROMOTE_WAS
-kill $filler
+give_room
 umount /mnt
