@@ -5,8 +5,8 @@
 //! folios of 64 KiB, region 2 (with `small_folios`) 4 MiB of base pages: one
 //! slot more than there is.
 
-use super::{Algorithm, DeviceConfig, SwapConfig, SwapSpace};
-use crate::mm::{Extents, Order, SwapEntry, PAGE_SIZE};
+use super::{Algorithm, DeviceConfig, Segment, SwapConfig, SwapSpace};
+use crate::mm::{DeviceId, Extents, Order, SwapEntry, PAGE_SIZE};
 
 const DEVICE_BYTES: u64 = 64 << 20;
 const FOLIO_PAGES: usize = 16;
@@ -19,6 +19,18 @@ const DROPS: usize = 256;
 /// Touches of region 2 by each iteration.
 const MEM2_TOUCHES: usize = 256;
 
+/// Who asks for slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Calls {
+    /// Anybody, by a folio's order.
+    #[default]
+    Plain,
+    /// A caller that remembers places: for the one that a page had before.
+    Near,
+    /// The engine: for a number of pages, on one device after the other, of clusters that it was given.
+    Engine,
+}
+
 /// How the test is run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThpTestConfig {
@@ -26,8 +38,7 @@ pub struct ThpTestConfig {
     pub aligned_swapin: bool,
     /// `-s`: with base pages beside the large folios.
     pub small_folios: bool,
-    /// Ask for the place a page had before, as a caller that remembers it can.
-    pub near: bool,
+    pub calls: Calls,
     pub algorithm: Algorithm,
 }
 
@@ -38,7 +49,8 @@ pub struct Iteration {
     pub swpout: u64,
     /// Large folios that had to be split first.
     pub fallback: u64,
-    /// Extents of those that went out whole.
+    /// Of those that went out whole: into one extent; and the extents of all.
+    pub contiguous: u64,
     pub extents: u64,
     /// Base pages that found no slot.
     pub refused: u64,
@@ -120,13 +132,26 @@ impl ThpTest {
             algorithm: config.algorithm,
             nr_cpus: 1,
         });
+        let slots = DEVICE_BYTES / PAGE_SIZE as u64;
+        let engine = config.calls == Calls::Engine;
         let device = DeviceConfig {
-            header: true,
-            ..DeviceConfig::new(DEVICE_BYTES / PAGE_SIZE as u64)
+            header: !engine,
+            segmented: engine,
+            ..DeviceConfig::new(slots)
         };
         // Sound by its constants.
         let added = space.add_device(&device);
         debug_assert!(added.is_ok());
+        let mut extents = Box::new(Extents::new());
+        if engine {
+            space.online(Segment {
+                device: DeviceId::FIRST,
+                start: 0,
+                end: slots,
+            });
+            // It has no header: a slot in its place, so that there are as many.
+            space.alloc_on(DeviceId::FIRST, 1, &mut extents);
+        }
         let mem2 = if config.small_folios { MEM2_PAGES } else { 0 };
         let mut test = ThpTest {
             config,
@@ -135,7 +160,7 @@ impl ThpTest {
             mem1: vec![Page::Large; MEM1_PAGES],
             mem2: vec![Page::Base; mem2],
             home: vec![None; MEM1_PAGES + mem2],
-            extents: Box::new(Extents::new()),
+            extents,
         };
         test.page_out();
         test
@@ -184,12 +209,10 @@ impl ThpTest {
                 self.folio_out(first, &mut done);
                 continue;
             }
-            for page in first..first + FOLIO_PAGES {
-                done.refused += self.base_out(false, page);
-            }
+            done.refused += self.bases_out(false, first);
         }
-        for page in 0..self.mem2.len() {
-            done.refused += self.base_out(true, page);
+        for first in (0..self.mem2.len()).step_by(FOLIO_PAGES) {
+            done.refused += self.bases_out(true, first);
         }
         done
     }
@@ -198,6 +221,7 @@ impl ThpTest {
         if let Some(order) = Order::from_bytes(FOLIO_PAGES * PAGE_SIZE) {
             if self.alloc(order, first) {
                 done.swpout += 1;
+                done.contiguous += u64::from(self.extents.len() == 1);
                 done.extents += self.extents.len() as u64;
                 for i in 0..FOLIO_PAGES {
                     if let Some(entry) = self.extents.entry_of(i) {
@@ -215,6 +239,30 @@ impl ThpTest {
             done.refused += refused;
             done.refused_of_folios += refused;
         }
+    }
+
+    /// The base pages among so many as a folio has; gives how many find no slot and stay in memory. The
+    /// engine asks for what leaves together by one call.
+    fn bases_out(&mut self, second: bool, first: usize) -> u64 {
+        let all = first..first + FOLIO_PAGES;
+        let (pages, base) = match second {
+            true => (&mut self.mem2, MEM1_PAGES),
+            false => (&mut self.mem1, 0),
+        };
+        let bases = all.clone().filter(|&page| pages[page] == Page::Base);
+        let bases: Vec<usize> = bases.collect();
+        let (space, out) = (&self.space, &mut self.extents);
+        let engine = self.config.calls == Calls::Engine && !bases.is_empty();
+        if engine && space.alloc_on(DeviceId::FIRST, bases.len(), out) {
+            for (i, page) in bases.into_iter().enumerate() {
+                if let Some(entry) = out.entry_of(i) {
+                    pages[page] = Page::Swapped(entry);
+                    self.home[base + page] = Some(entry);
+                }
+            }
+            return 0;
+        }
+        all.map(|page| self.base_out(second, page)).sum()
     }
 
     /// 1 if the page finds no slot and stays in memory.
@@ -244,11 +292,15 @@ impl ThpTest {
     }
 
     fn alloc(&mut self, order: Order, home: usize) -> bool {
-        match self.home[home].filter(|_| self.config.near) {
-            Some(place) => self.space.alloc_near(order, place, &mut self.extents),
-            None => self.space.alloc(order, &mut self.extents),
+        let (space, out) = (&self.space, &mut self.extents);
+        match (self.config.calls, self.home[home]) {
+            (Calls::Engine, _) => {
+                let nr = order.nr_pages();
+                space.alloc_on(DeviceId::FIRST, nr, out) || space.alloc_from_all(nr, out)
+            }
+            (Calls::Near, Some(place)) => space.alloc_near(order, place, out).is_ok(),
+            _ => space.alloc(order, out).is_ok(),
         }
-        .is_ok()
     }
 }
 
@@ -391,19 +443,19 @@ mod tests {
     use super::*;
 
     fn run(aligned_swapin: bool, small_folios: bool, algorithm: Algorithm) -> Vec<Iteration> {
-        run_near(aligned_swapin, small_folios, false, algorithm)
+        run_calls(aligned_swapin, small_folios, Calls::Plain, algorithm)
     }
 
-    fn run_near(
+    fn run_calls(
         aligned_swapin: bool,
         small_folios: bool,
-        near: bool,
+        calls: Calls,
         algorithm: Algorithm,
     ) -> Vec<Iteration> {
         let mut test = ThpTest::new(ThpTestConfig {
             aligned_swapin,
             small_folios,
-            near,
+            calls,
             algorithm,
         });
         (0..100)
@@ -437,10 +489,25 @@ mod tests {
     #[test]
     fn one_extent_when_places_are_remembered() {
         for (aligned, small) in [(false, false), (true, false), (false, true), (true, true)] {
-            for done in run_near(aligned, small, true, Algorithm::HugeSwap) {
+            for done in run_calls(aligned, small, Calls::Near, Algorithm::HugeSwap) {
                 assert_eq!((done.fallback, done.extents), (0, done.swpout));
                 assert_eq!(done.refused, u64::from(small));
             }
+        }
+    }
+
+    /// As the engine asks: no folio falls back, and where what comes in is aligned nearly all are in
+    /// one extent.
+    #[test]
+    fn the_engines_calls_keep_folios_together() {
+        for (aligned, small) in [(false, false), (true, false), (false, true), (true, true)] {
+            let all = run_calls(aligned, small, Calls::Engine, Algorithm::HugeSwap);
+            let sum = |of: fn(&Iteration) -> u64| all.iter().map(of).sum::<u64>();
+            assert_eq!(sum(|done| done.fallback + done.refused_of_folios), 0);
+            assert_eq!(sum(|done| done.refused), 100 * u64::from(small));
+            let extents = sum(|done| done.extents) as f64 / sum(|done| done.swpout) as f64;
+            let most = if aligned { 1.05 } else { 16.0 };
+            assert!(extents <= most, "{extents}, -a {aligned} -s {small}");
         }
     }
 

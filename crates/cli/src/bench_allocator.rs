@@ -4,7 +4,7 @@
 mod kernel;
 
 use hugeswap::swapfile::mixed_test::{self, MixedConfig};
-use hugeswap::swapfile::thp_test::{published, Iteration, ThpTest, ThpTestConfig};
+use hugeswap::swapfile::thp_test::{published, Calls, Iteration, ThpTest, ThpTestConfig};
 use hugeswap::swapfile::Algorithm;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -102,7 +102,10 @@ impl Args {
         ThpTestConfig {
             aligned_swapin: self.aligned_swapin,
             small_folios: self.small_folios,
-            near: self.near,
+            calls: match self.near {
+                true => Calls::Near,
+                false => Calls::Plain,
+            },
             algorithm: self.algorithm(),
         }
     }
@@ -124,6 +127,7 @@ fn line(out: &mut impl Write, number: usize, done: &Iteration) -> io::Result<()>
 struct Totals {
     swpout: u64,
     fallback: u64,
+    contiguous: u64,
     extents: u64,
     refused_of_folios: u64,
     refused: u64,
@@ -133,6 +137,7 @@ impl Totals {
     fn add(&mut self, done: &Iteration) {
         self.swpout += done.swpout;
         self.fallback += done.fallback;
+        self.contiguous += done.contiguous;
         self.extents += done.extents;
         self.refused += done.refused;
         self.refused_of_folios += done.refused_of_folios;
@@ -155,17 +160,40 @@ fn alone(out: &mut impl Write, config: &ThpTestConfig, iterations: u32) -> io::R
         totals.add(&done);
         line(out, i, &done)?;
     }
-    summary(out, &test, &totals)?;
-    Ok(totals.clean())
+    summaries(out, (&test, &totals), config, iterations)
 }
 
-fn summary(out: &mut impl Write, test: &ThpTest, totals: &Totals) -> io::Result<()> {
+/// The module's, and the engine's beside it; whether all folios of both went out whole.
+fn summaries(
+    out: &mut impl Write,
+    (test, totals): (&ThpTest, &Totals),
+    config: &ThpTestConfig,
+    iterations: u32,
+) -> io::Result<bool> {
+    summary(out, "", test, totals)?;
+    if config.algorithm == Algorithm::Linux612 {
+        return Ok(totals.clean());
+    }
+    let mut engine = ThpTest::new(ThpTestConfig {
+        calls: Calls::Engine,
+        ..*config
+    });
+    let mut of_engine = Totals::default();
+    for _ in 0..iterations {
+        of_engine.add(&engine.iterate());
+    }
+    summary(out, "by the engine's calls: ", &engine, &of_engine)?;
+    Ok(totals.clean() && of_engine.clean())
+}
+
+fn summary(out: &mut impl Write, who: &str, test: &ThpTest, totals: &Totals) -> io::Result<()> {
     let stats = test.space().stats();
     writeln!(
         out,
-        "folios: {} whole, {} fell back; extents per folio: {:.3}; slots moved: {}; \
-         base pages without a slot: {}",
-        totals.swpout,
+        "{who}folios: {} contiguous, {} spread, {} fell back; extents per folio: {:.3}; \
+         slots moved: {}; base pages without a slot: {}",
+        totals.contiguous,
+        totals.swpout - totals.contiguous,
         totals.fallback,
         totals.extents_per_folio(),
         stats.slots_moved,
@@ -224,8 +252,7 @@ fn beside(out: &mut impl Write, config: &ThpTestConfig, kernel: &[Iteration]) ->
         share(&totals),
         format!("{:.2}%", share(&kernel_totals))
     )?;
-    summary(out, &test, &totals)?;
-    Ok(totals.clean())
+    summaries(out, (&test, &totals), config, kernel.len() as u32)
 }
 
 /// At each level; whether every folio found room.
@@ -308,8 +335,13 @@ mod tests {
                 "Iteration 2: swpout inc: 232, swpout fallback inc: 0, Fallback percentage: 0.00%",
             ]
         );
+        // Without -a base pages leave small holes; what the engine asks for is told beside it.
+        assert!(lines[2].starts_with("folios: ") && lines[2].contains(" contiguous, "));
+        assert!(lines[3].starts_with("by the engine's calls: folios: "));
+        assert_eq!(lines.len(), 4);
         let (clean, text) = output("--iterations 2 --algorithm linux-6.12");
         assert!(!clean);
+        assert!(!text.contains("engine"));
         assert!(text.contains("inc: 139, swpout fallback inc: 93, Fallback percentage: 40.09%"));
     }
 
