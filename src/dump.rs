@@ -10,12 +10,15 @@
 
 use crate::mm::{PageMask, Pmd, SlotWord, SwapEntry, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::seal::{Key, Nonce, Tag, Unwrap, Wrapped};
-use crate::vma::{Nonces, SlotTable, Snapshot, Tags, LEAF, NONCES_AT, ROOT, SLOTS_AT};
+use crate::vma::{
+    HandleTable, Nonces, SlotTable, Snapshot, Tags, HANDLES_AT, LEAF, NONCES_AT, ROOT, SLOTS_AT,
+};
+use crate::zpool::Handle;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const MAGIC: u64 = 0x6875_6765_6475_6d70;
-const WORDS: usize = 7;
+const WORDS: usize = 9;
 
 /// Where a process has its tables. Its entry of the control page says where this is.
 #[repr(C)]
@@ -29,13 +32,16 @@ pub struct Signpost {
     frames: u64,
     /// The encrypted copy of its keys.
     keys: u64,
+    /// Compressed memory: where its objects begin, and its table of blocks.
+    pool: [u64; 2],
 }
 
 const _: () = assert!(size_of::<Signpost>() == WORDS * 8);
 
 impl Signpost {
-    /// `roots` as `Ranges::roots` says, `frames` as `Frames::base`, `keys` as `Keys::wrapped`.
-    pub fn new(roots: [usize; 2], frames: usize, keys: usize) -> Signpost {
+    /// `roots` as `Ranges::roots` says, `frames` as `Frames::base`, `keys` as `Keys::wrapped`, `pool` as
+    /// `Zswap::places`.
+    pub fn new(roots: [usize; 2], frames: usize, keys: usize, pool: [usize; 2]) -> Signpost {
         Signpost {
             magic: MAGIC,
             layout: Snapshot::LAYOUT,
@@ -43,6 +49,7 @@ impl Signpost {
             roots: roots.map(|r| r as u64),
             frames: frames as u64,
             keys: keys as u64,
+            pool: pool.map(|at| at as u64),
         }
     }
 
@@ -74,6 +81,8 @@ pub enum Unreadable {
 pub enum Source {
     /// At this address of the process.
     Memory(u64),
+    /// In compressed memory: at this address of the process an object, for one page.
+    Object(u64),
     /// In this slot and those after it, sealed with these, one for each page.
     Slot(SwapEntry, Vec<(Nonce, Tag)>),
 }
@@ -84,6 +93,7 @@ pub struct Tables<'m, M> {
     roots: [u64; 2],
     frames: u64,
     keys: u64,
+    pool: [u64; 2],
 }
 
 fn word<const N: usize>(bytes: &[u8], i: usize) -> [u8; N] {
@@ -108,6 +118,7 @@ impl<'m, M: Memory> Tables<'m, M> {
             roots: [w[3], w[4]],
             frames: w[5],
             keys: w[6],
+            pool: [w[7], w[8]],
         })
     }
 
@@ -167,6 +178,15 @@ impl<'m, M: Memory> Tables<'m, M> {
                 }
             }
         }
+        if !pages.compressed.is_empty() {
+            let handles = self.table::<HandleTable>(pmd, HANDLES_AT)?;
+            for page in pages.compressed.runs().flatten() {
+                let handle = Handle::from_word(u32::from_ne_bytes(word(&handles, page)));
+                let object = handle.and_then(|h| self.object(h));
+                // What can't be found is told as missing when it is read.
+                f(pmd, page..page + 1, Source::Object(object.unwrap_or(0)));
+            }
+        }
         let Some(place) = s.entry.filter(|_| !pages.swapped.is_empty()) else {
             return Ok(());
         };
@@ -192,6 +212,14 @@ impl<'m, M: Memory> Tables<'m, M> {
             }
         }
         Ok(())
+    }
+
+    /// Where an object is.
+    fn object(&self, handle: Handle) -> Option<u64> {
+        let [base, blocks] = self.pool;
+        let mut class = [0];
+        self.read(blocks, handle.class_at(), &mut class).ok()?;
+        base.checked_add(handle.offset_in_class(class[0])? as u64)
     }
 
     /// See `Ranges::slots`.
@@ -314,7 +342,7 @@ mod tests {
             }
         }
         let keys = Keys::new().unwrap();
-        let post = Signpost::new(ranges.roots(), frames, keys.wrapped());
+        let post = Signpost::new(ranges.roots(), frames, keys.wrapped(), [0; 2]);
         let key = post.renew(1234);
         let here = Here { from: 0 };
         let signpost = &post as *const Signpost as u64;
@@ -353,6 +381,7 @@ mod tests {
             roots: [0, u64::MAX],
             frames: u64::MAX,
             keys: u64::MAX,
+            pool: [u64::MAX; 2],
         };
         assert_eq!(bad.for_each(|_, _, _| ()), Err(Unreadable::Cut));
     }

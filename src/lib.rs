@@ -20,6 +20,8 @@ pub mod pressure;
 pub mod device;
 pub mod swapfile;
 
+pub mod zpool;
+
 pub mod vma;
 
 pub mod dump;

@@ -28,6 +28,8 @@ pub struct Line {
     near: AtomicU32,
     /// How often the handler has looked for faults.
     looks: AtomicU32,
+    /// A fault waits for memory, perhaps for a whole folio.
+    starving: AtomicU32,
     /// See `Walking`.
     walking: AtomicU32,
 }
@@ -110,6 +112,11 @@ impl<'e> Kick<'e> {
         futex::wake(&p.limit_seq, 1, Scope::Shared);
     }
 
+    /// Whether a fault waits for memory. Only the handler says so.
+    pub fn set_starving(&self, on: bool) {
+        self.line.starving.store(on.into(), Release);
+    }
+
     /// Sleeps until reclaim has freed something, two milliseconds at most.
     pub fn wait_for_progress(&self) {
         let seen = self.line.progress.load(Acquire);
@@ -145,7 +152,11 @@ impl<'e> Kick<'e> {
 
     /// Up to this many it works.
     pub fn high_pages(&self) -> i64 {
-        self.low_pages() + self.low_pages() / 2
+        let high = self.low_pages() + self.low_pages() / 2;
+        match self.line.starving.load(Acquire) {
+            0 => high,
+            _ => high.max(PMD_NR as i64),
+        }
     }
 }
 

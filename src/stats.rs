@@ -89,8 +89,6 @@ counters! {
     thp_swpin_fallback: Sum,
     /// 2 MiB folios that left whole.
     thp_swpout: Sum,
-    /// Folios that left whole, but into more than one place, because no cluster was free.
-    swpout_spread: Sum,
     /// Ranges that were resident in part, and one huge page when the rest had come in.
     thp_collapse_alloc: Sum,
     /// The same, where pages could not be taken out of the program's reach.
@@ -111,6 +109,20 @@ counters! {
     fault_stale: Sum,
     /// Faults outside everything managed; their threads were only woken.
     fault_unknown: Sum,
+    /// Base pages that came out of compressed memory because they were wanted.
+    zswpin: Sum,
+    /// Base pages that went into compressed memory.
+    zswpout: Sum,
+    /// Base pages that went on from compressed memory to a device.
+    zswpwb: Sum,
+    /// Base pages that did not become small enough for compressed memory.
+    zswap_reject_compress_poor: Sum,
+    /// Bytes that compressed memory takes now; part of `resident_bytes`.
+    zswap_pool_bytes: Now,
+    /// The most that it took, of the process in which it took most.
+    peak_zswap_pool_bytes: Max,
+    /// Bytes of the program that are in compressed memory now.
+    zswap_stored_bytes: Now,
     /// Folios read ahead of their fault.
     swap_ra: Sum,
     /// Folios read ahead that were wanted then.
@@ -236,6 +248,24 @@ counters! {
     swpout_order_8 "hugepages-1024kB/swpout": Sum,
     /// Writes to swap of a whole folio, in one piece.
     swpout_order_9 "hugepages-2048kB/swpout": Sum,
+    /// 2 to 3 base pages that were to leave into one place and found none so large: they were spread.
+    swpout_fallback_order_1 "hugepages-8kB/swpout_fallback": Sum,
+    /// 4 to 7 base pages that were to leave into one place and found none so large: they were spread.
+    swpout_fallback_order_2 "hugepages-16kB/swpout_fallback": Sum,
+    /// 8 to 15 base pages that were to leave into one place and found none so large: they were spread.
+    swpout_fallback_order_3 "hugepages-32kB/swpout_fallback": Sum,
+    /// 16 to 31 base pages that were to leave into one place and found none so large: they were spread.
+    swpout_fallback_order_4 "hugepages-64kB/swpout_fallback": Sum,
+    /// 32 to 63 base pages that were to leave into one place and found none so large: they were spread.
+    swpout_fallback_order_5 "hugepages-128kB/swpout_fallback": Sum,
+    /// 64 to 127 base pages that were to leave into one place and found none so large: they were spread.
+    swpout_fallback_order_6 "hugepages-256kB/swpout_fallback": Sum,
+    /// 128 to 255 base pages that were to leave into one place and found none so large: they were spread.
+    swpout_fallback_order_7 "hugepages-512kB/swpout_fallback": Sum,
+    /// 256 to 511 base pages that were to leave into one place and found none so large: they were spread.
+    swpout_fallback_order_8 "hugepages-1024kB/swpout_fallback": Sum,
+    /// A whole folio that was to leave into one place and found none so large: they were spread.
+    swpout_fallback_order_9 "hugepages-2048kB/swpout_fallback": Sum,
 }
 
 impl Stats {
@@ -271,6 +301,22 @@ impl Stats {
             &self.swpout_order_9,
         ];
         count_order(&orders, pages);
+    }
+
+    /// So many pages, two at least, were to leave into one place and left into several.
+    pub fn count_swpout_fallback(&self, pages: usize) {
+        let orders = [
+            &self.swpout_fallback_order_1,
+            &self.swpout_fallback_order_2,
+            &self.swpout_fallback_order_3,
+            &self.swpout_fallback_order_4,
+            &self.swpout_fallback_order_5,
+            &self.swpout_fallback_order_6,
+            &self.swpout_fallback_order_7,
+            &self.swpout_fallback_order_8,
+            &self.swpout_fallback_order_9,
+        ];
+        count_order(&orders, pages / 2);
     }
 }
 
@@ -376,6 +422,31 @@ mod tests {
         assert_eq!(h.max(), 10_000);
         assert_eq!(h.count(), 10_000);
         assert_eq!(Histogram::default().quantile(0.5), 0);
+    }
+
+    #[test]
+    fn pieces_are_counted_by_order() {
+        let s = Stats::default();
+        for pages in [1, 2, 3, 64, 511, 512] {
+            s.count_swpout(pages);
+            if pages > 1 {
+                s.count_swpout_fallback(pages);
+            }
+        }
+        let of = |what: &str| -> Vec<(&str, u64)> {
+            let all = s.each().filter(|(name, n)| *n > 0 && name.ends_with(what));
+            all.map(|(name, n)| (name.split_once('/').unwrap().0, n))
+                .collect()
+        };
+        let large = [
+            ("hugepages-8kB", 2),
+            ("hugepages-256kB", 1),
+            ("hugepages-1024kB", 1),
+            ("hugepages-2048kB", 1),
+        ];
+        assert_eq!(of("/swpout_fallback"), large);
+        assert_eq!(of("/swpout")[0], ("hugepages-4kB", 1));
+        assert_eq!(of("/swpout")[1..], large);
     }
 
     #[test]

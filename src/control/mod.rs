@@ -3,7 +3,7 @@
 //! `hugeswap run` makes the control page in a memory file that nobody can write but by the mapping that
 //! the supervisor had before; every managed process maps it to read. What is between one process and the
 //! supervisor is in a page of that process's own (`own`); what has to be asked for with descriptors goes
-//! over a socket (`link`); what `hugeswap swapoff` wants is in a page that no process has (`orders`).
+//! over a socket (`link`); what `hugeswap swapoff` and `set` want is in a page that no process has (`orders`).
 //! Nobody holds a lock in any of them, so that `kill -9` of anyone leaves them usable.
 #![allow(unsafe_code)]
 
@@ -13,7 +13,8 @@ mod own;
 
 pub use orders::Orders;
 pub use own::{
-    keep_from_children, log, set_current, Answer, Clusters, Grant, Mapped, Proc, Writing,
+    keep_from_children, log, say_unmanaged, set_current, take_back, Answer, Clusters, Grant,
+    Mapped, Proc, Said, Unmanaged, Writing,
 };
 
 use crate::mm::PAGE_SIZE;
@@ -22,9 +23,10 @@ use crate::sys::{mem, Errno};
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-/// Layout of these structures; a preloaded library of another build refuses to run.
+/// Layout of these structures; a preloaded library of another build refuses to run. Counted up where
+/// their sizes stay.
 pub const LAYOUT: u64 =
-    0x6875_6765_7377_0000 + (Control::BYTES + Proc::BYTES + Orders::BYTES) as u64;
+    0x6875_6765_7377_0001 + (Control::BYTES + Proc::BYTES + Orders::BYTES) as u64;
 
 /// Names of the supervisor's memory files, by which `hugeswap swapoff` finds them.
 pub const CONTROL_FILE: &str = "hugeswap-control";
@@ -91,6 +93,38 @@ pub enum SwapIn {
     Never = 3,
 }
 
+/// How much of the limit compressed memory may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Compress {
+    Off,
+    /// What it is worth.
+    Auto,
+    Percent(u32),
+}
+
+impl Compress {
+    const AUTO: u32 = u32::MAX;
+
+    pub fn to_word(self) -> u32 {
+        match self {
+            Compress::Off => 0,
+            Compress::Auto => Self::AUTO,
+            Compress::Percent(n) => n,
+        }
+    }
+}
+
+impl SwapIn {
+    fn of_word(w: u32) -> SwapIn {
+        match w {
+            1 => SwapIn::Always,
+            2 => SwapIn::Madvise,
+            3 => SwapIn::Never,
+            _ => SwapIn::Auto,
+        }
+    }
+}
+
 /// Engine settings, the same for every process of a run.
 #[repr(C)]
 #[derive(Clone, Default)]
@@ -105,10 +139,14 @@ pub struct Settings {
     pub no_io_uring: u32,
     /// Without UFFDIO_MOVE, as before Linux 6.8. For tests.
     pub no_move: u32,
-    /// A `SwapIn`.
+    /// A `SwapIn`, at the start; `Control::swap_in` says what it is now.
     pub swapin: u32,
     /// What goes to swap is encrypted.
     pub encrypt: u32,
+    /// A `Compress`.
+    pub compress: u32,
+    /// The most that may go to swap, over all devices that share this.
+    pub swap_bytes: u64,
     /// For tests.
     pub faults: Faults,
 }
@@ -121,12 +159,11 @@ impl Settings {
         }
     }
 
-    pub fn swap_in(&self) -> SwapIn {
-        match self.swapin {
-            1 => SwapIn::Always,
-            2 => SwapIn::Madvise,
-            3 => SwapIn::Never,
-            _ => SwapIn::Auto,
+    pub fn compress(&self) -> Compress {
+        match self.compress {
+            0 => Compress::Off,
+            Compress::AUTO => Compress::Auto,
+            percent => Compress::Percent(percent.min(100)),
         }
     }
 }
@@ -180,6 +217,8 @@ pub struct DeviceEntry {
     pub max_bytes: u64,
     /// `FILE`, `RAM` or `FILLED_RAM`.
     pub kind: u32,
+    /// Nonzero if it is under the total of all.
+    pub shares: u32,
     /// A `Usage`: what the orders say, as the supervisor last saw it.
     usage: AtomicU32,
     /// Clusters that processes have.
@@ -202,6 +241,8 @@ pub struct Control {
     /// Nonzero while staging folios may be used again with old bytes in them: no program of the
     /// run can have a hold of pages that left it. Never set again once it was cleared.
     recycle: AtomicU32,
+    /// A `SwapIn`.
+    swapin: AtomicU32,
     pub totals: Totals,
     devices: [DeviceEntry; MAX_DEVICES],
 }
@@ -211,6 +252,8 @@ pub struct Control {
 pub struct NewDevice<'a> {
     pub name: &'a str,
     pub max_bytes: u64,
+    /// It is under the total of all.
+    pub shares: bool,
     /// `FILE`, `RAM` or `FILLED_RAM`.
     pub kind: u32,
 }
@@ -236,6 +279,11 @@ impl Control {
     /// To be asked after a folio was moved out, of that folio.
     pub fn may_recycle(&self) -> bool {
         self.recycle.load(SeqCst) != 0
+    }
+
+    /// May change at any time.
+    pub fn swap_in(&self) -> SwapIn {
+        SwapIn::of_word(self.swapin.load(Relaxed))
     }
 
     /// The devices of the run.
@@ -270,10 +318,12 @@ impl Writer {
             devices: devices.len().min(MAX_DEVICES) as u32,
             ..settings
         };
+        page.swapin = AtomicU32::new(page.settings.swapin);
         for (entry, d) in page.devices.iter_mut().zip(devices) {
             let n = d.name.len().min(PATH_LEN - 1);
             entry.name[..n].copy_from_slice(&d.name.as_bytes()[..n]);
             (entry.max_bytes, entry.kind) = (d.max_bytes, d.kind);
+            entry.shares = d.shares.into();
         }
         page.magic = LAYOUT;
         Writer(page)
@@ -292,6 +342,10 @@ impl Writer {
     /// Before a call that may keep pages takes effect.
     pub fn stop_recycling(self) {
         self.0.recycle.store(0, SeqCst);
+    }
+
+    pub fn set_swap_in(self, mode: SwapIn) {
+        self.0.swapin.store(mode as u32, Relaxed);
     }
 
     pub fn set_totals(self, charged_pages: u64, swapped_bytes: u64, swapoff_pages: u64) {
@@ -348,6 +402,7 @@ impl Writer {
             .map(|n| NewDevice {
                 name: "",
                 max_bytes: n * SEGMENT_BYTES,
+                shares: false,
                 kind: FILE,
             })
             .collect();

@@ -1,9 +1,9 @@
-//! What is ordered from outside the run: devices that are to go and to come back.
+//! What is ordered from outside the run: devices that are to go and to come back, and settings.
 //!
-//! `hugeswap swapoff` and the supervisor write here. No process of the run has it: the supervisor says in
+//! `hugeswap swapoff`, `hugeswap set` and the supervisor write here. No process of the run has it: the supervisor says in
 //! the control page what concerns them.
 
-use super::{Phase, Usage, LAYOUT, MAX_DEVICES};
+use super::{Phase, SwapIn, Usage, LAYOUT, MAX_DEVICES};
 use crate::mm::PAGE_SIZE;
 use crate::sys::futex::{self, Scope};
 use crate::sys::{mem, Errno};
@@ -16,6 +16,8 @@ pub struct Orders {
     pub need: AtomicU32,
     /// A `Usage` for each device.
     usages: [AtomicU32; MAX_DEVICES],
+    /// One more than a `SwapIn`; zero until one was ordered.
+    swapin: AtomicU32,
 }
 
 impl Orders {
@@ -43,6 +45,15 @@ impl Orders {
     pub fn call(&self) {
         self.need.fetch_add(1, Release);
         futex::wake(&self.need, 1, Scope::Shared);
+    }
+
+    pub fn order_swap_in(&self, mode: SwapIn) {
+        self.swapin.store(mode as u32 + 1, Release);
+    }
+
+    pub fn swap_in(&self) -> Option<SwapIn> {
+        let word = self.swapin.load(Acquire);
+        word.checked_sub(1).map(SwapIn::of_word)
     }
 
     pub fn usage(&self, device: usize) -> Usage {

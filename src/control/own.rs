@@ -8,7 +8,7 @@ use super::{MAX_DEVICES, MAX_SEGMENTS, SEGMENT_CLUSTERS, WRITES};
 use crate::mm::{PAGE_SIZE, PMD_NR};
 use crate::seal::Unwrap;
 use crate::stats::Stats;
-use crate::sys::{mem, Errno};
+use crate::sys::{mem, thread, Errno};
 use core::ops::Deref;
 use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
@@ -65,6 +65,8 @@ pub struct Proc {
     /// Clusters that it has no more use for, until the supervisor has taken note; and whether there are any.
     freed: Clusters,
     any_freed: AtomicU32,
+    /// Programs without hugeswap that this one's processes became.
+    unmanaged: [Notice; NOTICES],
     /// Lines of the log ever written, and the last of them.
     log_at: AtomicU64,
     log: [[AtomicU32; LINE / 4]; LINES],
@@ -74,6 +76,74 @@ pub struct Proc {
 /// A line of the log is cut at this length.
 const LINE: usize = 256;
 const LINES: usize = 32;
+
+/// Why hugeswap is not in a program that a process becomes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Unmanaged {
+    Static = 1,
+    /// Of 32 bits.
+    Narrow = 2,
+    /// Setuid and the like.
+    GainsRights = 3,
+    /// Its environment does not name the library, or the run.
+    NotLoaded = 4,
+    /// It has not become that: the call failed.
+    NotAtAll = 5,
+}
+
+impl Unmanaged {
+    fn of_word(w: u32) -> Option<Unmanaged> {
+        use Unmanaged::*;
+        let all = [Static, Narrow, GainsRights, NotLoaded, NotAtAll];
+        all.into_iter().find(|&u| u as u32 == w)
+    }
+}
+
+/// A place for what is said of one such program.
+///
+/// | state | meaning | becomes |
+/// |---|---|---|
+/// | EMPTY | | WRITTEN (a process has something to say) |
+/// | WRITTEN | it is being written; for ever, if the process is killed just then | READY |
+/// | READY | it can be read | EMPTY (the supervisor has read it, or the process takes it back) |
+#[repr(C)]
+struct Notice {
+    state: AtomicU32,
+    pid: AtomicU32,
+    why: AtomicU32,
+    path: [AtomicU32; LINE / 4],
+}
+
+const NOTICES: usize = 128;
+const EMPTY: u32 = 0;
+const WRITTEN: u32 = 1;
+const READY: u32 = 2;
+/// For so many turns of a tenth of a millisecond is waited for a free place: the supervisor looks several times in it.
+const TURNS: usize = 3000;
+
+/// What was said, to be taken back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Said {
+    pid: u32,
+    notice: usize,
+}
+
+fn store_text(to: &[AtomicU32; LINE / 4], bytes: &[u8]) {
+    for (w, word) in to.iter().enumerate() {
+        let byte = |i: usize| bytes.get(w * 4 + i).copied().unwrap_or(0);
+        word.store(u32::from_ne_bytes([0, 1, 2, 3].map(byte)), Relaxed);
+    }
+}
+
+fn with_text<R>(from: &[AtomicU32; LINE / 4], f: impl FnOnce(&[u8]) -> R) -> R {
+    let mut bytes = [0u8; LINE];
+    for (part, word) in bytes.chunks_exact_mut(4).zip(from) {
+        part.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
+    }
+    let len = bytes.iter().position(|&b| b == 0).unwrap_or(LINE);
+    f(&bytes[..len])
+}
 
 /// Swap that a process is given: clusters of one segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -260,27 +330,74 @@ impl Proc {
         }
     }
 
+    /// Tells the supervisor that this process, by the number that it has here, becomes a program without
+    /// hugeswap. May wait for a free place, but not for long.
+    pub fn say_unmanaged(&self, pid: u32, why: Unmanaged, path: &[u8]) -> Option<Said> {
+        for _ in 0..TURNS {
+            let free = |n: &Notice| {
+                let taken = n.state.compare_exchange(EMPTY, WRITTEN, AcqRel, Relaxed);
+                taken.is_ok()
+            };
+            let Some(i) = self.unmanaged.iter().position(free) else {
+                thread::pause();
+                continue;
+            };
+            let notice = &self.unmanaged[i];
+            notice.pid.store(pid, Relaxed);
+            notice.why.store(why as u32, Relaxed);
+            store_text(&notice.path, path);
+            notice.state.store(READY, Release);
+            return Some(Said { pid, notice: i });
+        }
+        None
+    }
+
+    /// It has not become that program.
+    pub fn take_back(&self, said: Said) {
+        let n = &self.unmanaged[said.notice];
+        let is_it = n.pid.load(Relaxed) == said.pid;
+        // Somebody else may have the place by now, but then the supervisor has read ours.
+        if !is_it
+            || n.state
+                .compare_exchange(READY, EMPTY, AcqRel, Relaxed)
+                .is_err()
+        {
+            self.say_unmanaged(said.pid, Unmanaged::NotAtAll, b"");
+        }
+    }
+
+    /// For the supervisor: what was said since it last asked, with the number and the path of each.
+    pub fn hear_unmanaged(&self, mut f: impl FnMut(u32, Unmanaged, &[u8])) {
+        for n in &self.unmanaged {
+            if n.state.load(Acquire) != READY {
+                continue;
+            }
+            let (pid, why) = (n.pid.load(Relaxed), n.why.load(Relaxed));
+            let mut path = [0u8; LINE];
+            let len = with_text(&n.path, |text| {
+                path[..text.len()].copy_from_slice(text);
+                text.len()
+            });
+            // Unless it is taken back just now.
+            let is_read = n.state.compare_exchange(READY, EMPTY, AcqRel, Relaxed);
+            if let (Ok(_), Some(why)) = (is_read, Unmanaged::of_word(why)) {
+                f(pid, why, &path[..len]);
+            }
+        }
+    }
+
     /// Leaves a line for the supervisor to print.
     pub fn log(&self, line: &str) {
         let n = self.log_at.fetch_add(1, AcqRel) as usize % LINES;
-        let bytes = line.as_bytes();
-        for (w, word) in self.log[n].iter().enumerate() {
-            let byte = |i: usize| bytes.get(w * 4 + i).copied().unwrap_or(0);
-            word.store(u32::from_ne_bytes([0, 1, 2, 3].map(byte)), Relaxed);
-        }
+        store_text(&self.log[n], line.as_bytes());
     }
 
     /// Lines logged since `from` lines were; returns how many there are now.
     pub fn read_log(&self, from: u64, mut f: impl FnMut(&str)) -> u64 {
         let to = self.log_at.load(Acquire);
         for n in from.max(to.saturating_sub(LINES as u64))..to {
-            let mut bytes = [0u8; LINE];
             let line = &self.log[n as usize % LINES];
-            for (part, word) in bytes.chunks_exact_mut(4).zip(line) {
-                part.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
-            }
-            let len = bytes.iter().position(|&b| b == 0).unwrap_or(LINE);
-            f(&String::from_utf8_lossy(&bytes[..len]));
+            with_text(line, |text| f(&String::from_utf8_lossy(text)));
         }
         to
     }
@@ -298,6 +415,20 @@ pub fn log(line: &str) {
     // SAFETY: null, or made from such a reference.
     if let Some(page) = unsafe { CURRENT.load(Acquire).as_ref() } {
         page.log(line);
+    }
+}
+
+/// See [`Proc::say_unmanaged`].
+pub fn say_unmanaged(pid: u32, why: Unmanaged, path: &[u8]) -> Option<Said> {
+    // SAFETY: null, or made from such a reference.
+    unsafe { CURRENT.load(Acquire).as_ref() }?.say_unmanaged(pid, why, path)
+}
+
+/// See [`Proc::take_back`].
+pub fn take_back(said: Said) {
+    // SAFETY: null, or made from such a reference.
+    if let Some(page) = unsafe { CURRENT.load(Acquire).as_ref() } {
+        page.take_back(said);
     }
 }
 
@@ -435,6 +566,30 @@ mod tests {
         p.take_freed(sizes(), |d, c| freed.push((d, c)));
         assert_eq!(freed, [(3, 32), (3, 47)]);
         p.take_freed(sizes(), |_, _| panic!("nothing is left"));
+    }
+
+    #[test]
+    fn programs_without_hugeswap_are_said_once() {
+        let p = page();
+        let heard = || {
+            let mut all = Vec::new();
+            p.hear_unmanaged(|pid, why, path| all.push((pid, why, path.to_vec())));
+            all
+        };
+        p.say_unmanaged(7, Unmanaged::Static, b"/a").unwrap();
+        let failed = p.say_unmanaged(8, Unmanaged::NotLoaded, b"/b").unwrap();
+        p.take_back(failed);
+        assert_eq!(heard(), [(7, Unmanaged::Static, b"/a".to_vec())]);
+        assert!(heard().is_empty());
+        // It was heard of before it failed.
+        let failed = p.say_unmanaged(9, Unmanaged::Narrow, &[b'x'; 300]).unwrap();
+        assert_eq!(heard(), [(9, Unmanaged::Narrow, vec![b'x'; LINE])]);
+        p.take_back(failed);
+        assert_eq!(heard(), [(9, Unmanaged::NotAtAll, Vec::new())]);
+        for pid in 0..NOTICES as u32 {
+            p.say_unmanaged(pid, Unmanaged::Static, b"/c").unwrap();
+        }
+        assert_eq!(heard().len(), NOTICES);
     }
 
     #[test]

@@ -126,8 +126,10 @@ impl Engine {
         self.reclaim_parked.store(0, Release);
         self.reclaim_ready.store(0, Release);
         self.cache.lru.reset_lock();
+        self.cache.zswap.reset_locks();
         // The child's handler is not the parent's, and has not gone anywhere yet.
         self.kick().set_near(0);
+        self.kick().set_starving(false);
         // SAFETY: answers the `lend_all` of `fork_prepare`, in this process's copy.
         unsafe { self.cache.slots.fork_done() };
         self.cache.slots.start_over();

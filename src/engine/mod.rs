@@ -130,17 +130,6 @@ impl Engine {
         }
     }
 
-    /// As `discard`, for what is in swap only: MADV_FREE.
-    pub fn discard_swapped(&self, addr: usize, len: usize) {
-        for (pmd, part) in split_by_pmd(addr, len) {
-            if let Some(r) = self.cache.ranges.get(pmd) {
-                let mut g = r.lock_settled();
-                let pages = PageMask::of(part).minus(g.present).minus(g.moving);
-                self.cache.discard(pmd, &mut g, pages);
-            }
-        }
-    }
-
     /// Whether the page at `addr` has contents, resident or in swap.
     pub fn holds(&self, addr: usize) -> bool {
         let page = crate::mm::page_in_pmd(addr);
@@ -149,7 +138,7 @@ impl Engine {
             .get(crate::mm::Pmd::of(addr))
             .is_some_and(|r| {
                 let g = r.lock_settled();
-                g.present.or(g.swapped).or(g.moving).or(g.lost).has(page)
+                g.used().has(page)
             })
     }
 

@@ -256,6 +256,7 @@ fn build(s: &Start<'_>, joined: &Joined) -> Result<&'static Engine, StartError> 
         cache.ranges.roots(),
         cache.frames.base(),
         cache.sealer.keys.wrapped(),
+        cache.zswap.places(),
     );
     let engine = Box::leak(Box::new(Engine {
         cache,
@@ -360,8 +361,26 @@ impl Engine {
 
     /// How many threads the program has.
     pub fn threads_of_program(&self) -> usize {
-        let ours = [0, 1, 2].map(|i| self.cache.charge.proc().engine_tids[i].load(Acquire));
-        task::others(&ours)
+        task::count(&self.own_tids()).of_program
+    }
+
+    /// How many threads of the process are the engine's, with those that carry out its requests.
+    pub fn threads_of_engine(&self) -> usize {
+        task::count(&self.own_tids()).of_engine
+    }
+
+    /// How many threads of the process are the engine's.
+    pub fn own_threads(&self) -> usize {
+        let alive = |&&tid: &&u32| tid != 0 && task::is_alive(tid);
+        self.own_tids().iter().filter(alive).count()
+    }
+
+    pub fn is_own_thread(&self, tid: u32) -> bool {
+        tid != 0 && self.own_tids().contains(&tid) && task::is_alive(tid)
+    }
+
+    fn own_tids(&self) -> [u32; 3] {
+        [0, 1, 2].map(|i| self.cache.charge.proc().engine_tids[i].load(Acquire))
     }
 
     /// The hooks have a thread too, which is not the program's.

@@ -5,6 +5,7 @@
 //! when memory has to be freed first, and then reclaim works.
 #![allow(unsafe_code)]
 
+mod ahead;
 mod near;
 mod stream;
 mod stride;
@@ -20,6 +21,7 @@ use crate::sys::sched::Cpus;
 use crate::sys::thread::now_ns;
 use crate::sys::uffd::{Msg, PageFault};
 use crate::sys::{syscall, Errno};
+use ahead::{AheadQueue, AHEAD_MAX};
 use near::Near;
 use stream::Streams;
 use stride::{Stride, Strides};
@@ -68,42 +70,12 @@ struct Read {
     start_ns: u64,
 }
 
-/// Folios read ahead and not yet wanted, oldest first.
-struct AheadQueue {
-    items: [Pmd; AHEAD_MAX],
-    len: usize,
-}
-
-const AHEAD_MAX: usize = 32;
 /// Memory is not tight when this part of the limit is free.
 const ROOMY: i64 = 16;
 /// Times that MADV_WILLNEED waits for memory.
 const WILL_NEED_WAITS: usize = 16;
 /// Ranges in which what can be read ahead is looked for.
 const AHEAD_LOOK: i32 = 64;
-
-impl AheadQueue {
-    fn push(&mut self, p: Pmd) {
-        debug_assert!(self.len < AHEAD_MAX);
-        self.items[self.len] = p;
-        self.len += 1;
-    }
-    fn pop(&mut self) -> Option<Pmd> {
-        let first = *self.items[..self.len].first()?;
-        self.items.copy_within(1..self.len, 0);
-        self.len -= 1;
-        Some(first)
-    }
-    fn has(&self, p: Pmd) -> bool {
-        self.items[..self.len].contains(&p)
-    }
-    fn remove(&mut self, p: Pmd) {
-        if let Some(i) = self.items[..self.len].iter().position(|&x| x == p) {
-            self.items.copy_within(i + 1..self.len, i);
-            self.len -= 1;
-        }
-    }
-}
 
 /// The fault handler's own state; one thread uses it.
 pub struct Handler<'e> {
@@ -169,10 +141,7 @@ impl<'e> Handler<'e> {
             streams: Streams::default(),
             strides: Strides::default(),
             working_set: WorkingSet::default(),
-            ahead: AheadQueue {
-                items: [Pmd(0); AHEAD_MAX],
-                len: 0,
-            },
+            ahead: AheadQueue::new(),
             spin: Spin {
                 possible: Cpus::allowed().map_or(1, |c| c.count()) > 1,
                 pause: 0,
@@ -309,7 +278,7 @@ impl<'e> Handler<'e> {
         let page = crate::mm::page_in_pmd(f.addr);
         let ranges = &self.cache.ranges;
         let resident = |p: Pmd| ranges.get(p).is_some_and(|r| r.lock().present.is_full());
-        let mode = self.cache.charge.control.settings.swap_in();
+        let mode = self.cache.charge.control.swap_in();
         let found = self.cache.find(pmd, page);
         let goes_on = self.streams.walk(pmd, page, resident);
         let stride = self.stride(f.tid, pmd, page, found, goes_on.is_some());
@@ -369,6 +338,18 @@ impl<'e> Handler<'e> {
                     self.ahead.remove(pmd);
                     self.cache.stats().pgminfault.inc();
                     self.cache.stats().fault_ns.record(now_ns() - start_ns);
+                    break;
+                }
+                Plan::Loaded(pages) => {
+                    self.cache.stats().pgminfault.inc();
+                    let took_ns = now_ns() - start_ns;
+                    self.cache.stats().fault_ns.record(took_ns);
+                    self.cache.load_took(took_ns);
+                    if jumps {
+                        self.near.jump(f.tid);
+                    } else {
+                        took = pages;
+                    }
                     break;
                 }
                 Plan::Wait => {
@@ -436,6 +417,7 @@ impl<'e> Handler<'e> {
                 }
             }
         }
+        self.end_stall(stalled);
         if let Some((f, zeroed)) = frame {
             self.cache.frames.put_ready(f, zeroed);
         }
@@ -471,7 +453,7 @@ impl<'e> Handler<'e> {
             return None;
         }
         let at = stream::number(pmd, page);
-        if walks || self.cache.charge.control.settings.swap_in() != SwapIn::Auto {
+        if walks || self.cache.charge.control.swap_in() != SwapIn::Auto {
             self.strides.walks(tid, at);
             return None;
         }
@@ -541,21 +523,23 @@ impl<'e> Handler<'e> {
             }
             while !self.begin_ahead(pmd, Ahead::Said) {
                 if waits == 0 {
+                    self.end_stall(stalled);
                     return self.kick_queues();
                 }
                 waits -= 1;
                 self.wait_for_memory(&mut stalled);
             }
         }
+        self.end_stall(stalled);
         self.kick_queues();
     }
 
     fn is_full_ahead(&self) -> bool {
-        self.ahead.len >= AHEAD_MAX || self.in_flight >= DEPTH / 2
+        self.ahead.len() >= AHEAD_MAX || self.in_flight >= DEPTH / 2
     }
 
     fn drop_oldest_ahead(&mut self) -> bool {
-        for _ in 0..self.ahead.len {
+        for _ in 0..self.ahead.len() {
             let Some(p) = self.ahead.pop() else { break };
             let Some(r) = self.cache.ranges.get(p) else {
                 continue;
@@ -577,12 +561,19 @@ impl<'e> Handler<'e> {
         if !*stalled {
             self.cache.stats().allocstall.inc();
             *stalled = true;
+            self.kick.set_starving(true);
         }
         self.kick.kick();
         self.kick_queues();
         self.serve_reclaim();
         if !self.reap(false) {
             self.kick.wait_for_progress();
+        }
+    }
+
+    fn end_stall(&self, stalled: bool) {
+        if stalled {
+            self.kick.set_starving(false);
         }
     }
 
@@ -772,6 +763,9 @@ impl<'e> Handler<'e> {
             let took = now_ns() - t.start_ns;
             self.cache.stats().fault_ns.record(took);
             self.working_set.waited(took);
+            if !t.whole {
+                self.cache.read_took(took);
+            }
         }
     }
 }

@@ -14,6 +14,8 @@ pub mod copy;
 
 /// Bytes of a base page.
 pub const PAGE_SIZE: usize = 4096;
+/// The bytes of one.
+pub type Page = [u8; PAGE_SIZE];
 /// Order of a PMD-sized folio: 2 MiB is `1 << 9` base pages.
 pub const PMD_ORDER: u8 = 9;
 /// Base pages in a PMD-sized folio.

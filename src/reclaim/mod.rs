@@ -8,10 +8,10 @@
 mod swapoff;
 mod watch;
 
-use crate::device::{Completion, Device, Op, Queue, Request};
+use crate::device::{Completion, Device, IoError, Op, Queue, Request};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::pressure::Kick;
-use crate::swap_cache::{Start, SwapCache, Transfer, Victim, MAX_FRAMES};
+use crate::swap_cache::{Start, SwapCache, To, Transfer, Victim, WriteBack, MAX_FRAMES};
 use crate::sys::futex::{self, Scope};
 use crate::sys::thread::now_ns;
 use crate::sys::{fd, thread, Errno};
@@ -52,6 +52,8 @@ const FULL_NS: u64 = 100_000_000;
 /// Buffers that pages are sealed into are given back when nothing was written for so long; large ones, when
 /// nothing of their size was.
 const BUFFERS_NS: u64 = 1_000_000_000;
+/// Ranges whose compressed pages go on at a time, at most.
+const WRITE_BACKS: usize = 16;
 /// How long reclaim rests after a round in which it could do nothing.
 const IDLE_MS: u64 = 2;
 /// A request's tag: the transfer's place, and which pages of it.
@@ -103,6 +105,8 @@ pub struct Reclaim<'e> {
     last_large_ns: u64,
     warned_full: bool,
     warned_write: bool,
+    /// A write that has just ended found no space.
+    lacks_space: bool,
     /// Writes that failed since one succeeded.
     failed_in_row: u32,
     /// Until then eviction is not tried: it would only move pages out and back.
@@ -146,6 +150,7 @@ impl<'e> Reclaim<'e> {
             last_large_ns: 0,
             warned_full: false,
             warned_write: false,
+            lacks_space: false,
             failed_in_row: 0,
             pause_until_ns: 0,
             full_since_ns: 0,
@@ -286,6 +291,7 @@ impl<'e> Reclaim<'e> {
             if !self.has_swap() {
                 break;
             }
+            self.write_back(&mut evicted);
             self.deactivate_some(&mut staged);
             let Some(slot) = self.write_slot() else {
                 return;
@@ -295,7 +301,7 @@ impl<'e> Reclaim<'e> {
             };
             self.asked = self.asked.saturating_sub(1);
             staged = staged.saturating_sub(self.cache.staged(pmd));
-            match self.cache.start_write(pmd, self.devices) {
+            match self.cache.start_write(pmd, To::Memory, self.devices) {
                 Start::Write(w) => {
                     evicted = true;
                     self.transfer(slot, Op::Write, w);
@@ -327,7 +333,8 @@ impl<'e> Reclaim<'e> {
         }
         // Looked at everything, took nothing, and nothing is under way: waiting would not help.
         // But before the supervisor has given a limit there is one to wait for.
-        if self.idle && self.cache.free_pages() < PMD_NR as i64 && self.cache.charge.limit() > 0 {
+        let short = self.cache.free_pages() < self.kick.high_pages();
+        if self.idle && short && self.cache.charge.limit() > 0 {
             self.stuck();
         } else if evicted || self.cache.free_pages() >= self.kick.low_pages() {
             self.cache.end_grace();
@@ -347,6 +354,39 @@ impl<'e> Reclaim<'e> {
             }
         }
         !self.awaits_swap
+    }
+
+    /// Has compressed memory become as small as it should be.
+    fn write_back(&mut self, evicted: &mut bool) {
+        let mut patience = WRITE_BACKS;
+        while self.cache.has_too_much_compressed() && !self.cache.full.load(Relaxed) {
+            let Some(slot) = self.write_slot().filter(|_| patience > 0) else {
+                return;
+            };
+            if self.inactive.len >= INACTIVE_MAX {
+                return;
+            }
+            patience -= 1;
+            let pmd = match self.cache.begin_write_back() {
+                WriteBack::Nothing => return,
+                WriteBack::Later => continue,
+                WriteBack::Freed => {
+                    *evicted = true;
+                    continue;
+                }
+                WriteBack::Ready(pmd) => pmd,
+            };
+            match self.cache.start_write(pmd, To::Device, self.devices) {
+                Start::Write(w) => {
+                    *evicted = true;
+                    self.transfer(slot, Op::Write, w);
+                }
+                // A fault reads other pages of it: it has its turn later, and is known to be inactive.
+                Start::Busy => self.inactive.push(pmd),
+                Start::Full => self.note_full(),
+                Start::Clean | Start::Active => {}
+            }
+        }
     }
 
     /// Pages that are on their second chance.
@@ -410,8 +450,8 @@ impl<'e> Reclaim<'e> {
         if !self.warned_full {
             self.warned_full = true;
             charge.log(
-                "warning: swap is full; the program goes on above its memory limit. \
-                 Give a larger --swap-size or another --swap",
+                "warning: swap is full, or its disk; the program goes on above its memory limit. \
+                 Give --swap-size, or a larger one, or another --swap",
             );
         }
     }
@@ -575,6 +615,10 @@ impl<'e> Reclaim<'e> {
                 (Op::Read, None) => {}
                 (Op::Read, Some(_)) => self.cache.stats().swap_read_errors.inc(),
                 (Op::Write, None) => self.failed_in_row = 0,
+                // A quota, or a disk that was filled after the place was reserved.
+                (Op::Write, Some(_)) if c.result == Err(IoError::NoSpace) => {
+                    self.lacks_space = true
+                }
                 (Op::Write, Some(_)) => {
                     self.failed_in_row = self.failed_in_row.saturating_add(1);
                     self.cache.stats().swap_write_errors.inc();
@@ -608,7 +652,9 @@ impl<'e> Reclaim<'e> {
         if self.failed_in_row >= FAILED_MANY {
             self.pause(PAUSE_FAILED_NS);
         }
-        if !f.failed.is_empty() && !self.warned_write {
+        if core::mem::take(&mut self.lacks_space) {
+            self.note_full();
+        } else if !f.failed.is_empty() && !self.warned_write {
             self.warned_write = true;
             self.cache.charge.log(
                 "warning: a write to swap failed; what it was to hold stays in memory. \
@@ -652,6 +698,7 @@ impl<'e> Reclaim<'e> {
         s.resident_bytes
             .set(c.charge.charged().max(0) as u64 * PAGE_SIZE as u64);
         let swapped = c.slots.used() * PAGE_SIZE as u64;
+        c.count_compressed();
         s.swapped_bytes.set(swapped);
         s.peak_swapped_bytes.raise_to(swapped);
         c.slots.settle_loans(&c.charge);

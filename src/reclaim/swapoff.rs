@@ -7,7 +7,7 @@ use super::{Reclaim, TRANSFERS};
 use crate::control::{Phase, MAX_DEVICES};
 use crate::device::Op;
 use crate::mm::Pmd;
-use crate::swap_cache::{DeviceSet, Frame, Leave, Since, Start};
+use crate::swap_cache::{DeviceSet, Frame, Leave, Since, Start, To};
 use core::sync::atomic::Ordering::*;
 
 /// Ranges being read at most, and looked at in one turn.
@@ -186,7 +186,7 @@ impl Reclaim<'_> {
             if !self.has_swap() {
                 return;
             }
-            match self.cache.start_write(pmd, self.devices) {
+            match self.cache.start_write(pmd, To::Device, self.devices) {
                 Start::Write(w) => self.transfer(slot, Op::Write, w),
                 Start::Busy => continue,
                 Start::Full => self.note_full(),

@@ -1,11 +1,11 @@
 //! One page, one key, one slot. Pure.
 
 use super::{Key, Mode, Nonce, Tag};
-use crate::mm::{SwapEntry, PAGE_SIZE};
+use crate::mm::SwapEntry;
 use aegis::aegis128x2::Aegis128X2;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-pub type Page = [u8; PAGE_SIZE];
+pub use crate::mm::Page;
 
 /// It is not what was written there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -50,6 +50,13 @@ impl FillBuffers {
         self.len = self.len.checked_sub(1)?;
         Some(self.free[self.len] as u32)
     }
+    /// Room for `n` pages until the next buffer is taken, and how many pages of it were never used.
+    pub(super) fn lend(&mut self, n: usize) -> Option<(*mut u8, usize)> {
+        let buffer = self.take()?;
+        let new = self.touch(buffer, n);
+        self.put(buffer);
+        Some((self.addr(buffer), new))
+    }
     /// Notes that `n` pages of the buffer are used; returns how many of them for the first time.
     fn touch(&mut self, i: u32, n: usize) -> usize {
         let t = &mut self.touched[i as usize % Self::COUNT];
@@ -112,7 +119,7 @@ impl SwapCache {
         let inactive = g.io() == IoState::Inactive;
         // What the frame holds is newer than its slots.
         let held = if inactive { g.moving } else { PageMask::EMPTY };
-        let there = g.swapped.minus(g.present).minus(held);
+        let there = g.swapped.minus(g.present).minus(g.compressed).minus(held);
         let pages = unit.of(there, page);
         debug_assert!(pages.count() <= FILL_MAX);
         if buffers.is_empty() {
@@ -150,7 +157,7 @@ impl SwapCache {
     ) -> Option<Plan> {
         let mut g = self.ranges.get(pmd)?.lock();
         let against = g.hints.pattern == Pattern::Random;
-        let there = g.swapped.minus(g.present).and(set);
+        let there = g.swapped.minus(g.present).minus(g.compressed).and(set);
         let first = there.next_from(0)?;
         let room = self.charge.room() > there.count() as i64;
         if g.io() != IoState::Idle || g.salvage || against || !room || !buffers.has_spare() {

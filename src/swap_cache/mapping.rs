@@ -29,6 +29,7 @@ impl SwapCache {
             g.huge = false;
         }
         g.lost = g.lost.minus(pages);
+        self.drop_compressed(pmd, g, pages);
         self.forget_slots(pmd, g, pages);
     }
 
@@ -84,10 +85,14 @@ impl SwapCache {
         let Some(r) = self.ranges.get(s.from) else {
             return Ok(());
         };
-        let swapped = !r.lock().swapped.is_empty();
+        let out = {
+            let g = r.lock();
+            !g.swapped.or(g.compressed).is_empty()
+        };
         self.ranges.get_or_map(s.to)?;
+        // All kinds of tables are had at once.
         let tables = [s.from, s.to].map(|pmd| self.ranges.slots(pmd));
-        if swapped && tables.iter().any(|t| t.is_null()) {
+        if out && tables.iter().any(|t| t.is_null()) {
             return Err(Errno::ENOMEM);
         }
         Ok(())
@@ -110,6 +115,7 @@ impl SwapCache {
             g.lost.and(pages),
             g.writable.and(pages),
         );
+        let compressed = g.compressed.and(pages);
         let (huge, salvage) = (g.huge && present.is_full(), g.salvage);
         let (place, nonce) = (g.entry.filter(|_| !swapped.is_empty()), g.nonce);
         // All of a cluster goes to the same place in its range.
@@ -125,6 +131,7 @@ impl SwapCache {
         }
         g.present = g.present.minus(present);
         g.swapped = g.swapped.minus(swapped);
+        g.compressed = g.compressed.minus(compressed);
         g.lost = g.lost.minus(lost);
         g.huge = false;
         if g.swapped.is_empty() {
@@ -141,6 +148,9 @@ impl SwapCache {
         g.lost = g.lost.or(s.moved(lost));
         g.huge = huge;
         self.became_present(s.to, &mut g, s.moved(present));
+        self.move_compressed(s.from, compressed, (s.to, &mut g), |page| {
+            page - s.pages.start + s.there
+        });
         if !swapped.is_empty() {
             g.salvage |= salvage;
             self.move_seals(s, swapped, nonce, &mut g);

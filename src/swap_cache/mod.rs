@@ -17,6 +17,7 @@ mod slots;
 mod swapin;
 mod swapoff;
 mod swapout;
+mod zswap;
 
 pub use fill::FillBuffers;
 pub use frames::{Frame, Frames, MAX_FRAMES};
@@ -27,7 +28,8 @@ pub use seals::SealBuffers;
 pub use slots::{DeviceSet, NoSlots, SwapSlots};
 pub use swapin::{Ahead, Found, Miss, Plan, Unit, ZERO_FILL};
 pub use swapoff::Leave;
-pub use swapout::{Start, Transfer, Victim};
+pub use swapout::{Start, To, Transfer, Victim};
+pub use zswap::{WriteBack, Zswap};
 
 use clean::KeepFolios;
 
@@ -86,6 +88,7 @@ pub struct SwapCache {
     /// Pages that are charged and that a child does not get.
     own_pages: AtomicI64,
     keep_folios: KeepFolios,
+    pub zswap: Zswap,
 }
 
 /// Memory that was never written to.
@@ -130,6 +133,7 @@ impl SwapCache {
             scratch: Scratch(crate::sys::mem::map_anon(PAGE_SIZE)?),
             own_pages: AtomicI64::new(0),
             keep_folios: KeepFolios::default(),
+            zswap: Zswap::new(&charge.control.settings)?,
             charge,
         })
     }
@@ -231,7 +235,7 @@ impl SwapCache {
         let mut any = false;
         self.ranges.for_each(|pmd, r| {
             let mut g = r.lock();
-            let kept = g.present.and(g.swapped);
+            let kept = g.present.or(g.compressed).and(g.swapped);
             if g.io() == IoState::Idle && !kept.is_empty() {
                 self.forget_slots(pmd, &mut g, kept);
                 any = true;

@@ -27,6 +27,8 @@ const REST_MIN: usize = 64;
 pub enum Plan {
     /// The page is there now and whoever waited was woken.
     Served,
+    /// As `Served`, so many pages out of compressed memory.
+    Loaded(usize),
     /// A transfer is in flight for the range; its end wakes everybody.
     Wait,
     /// Ask again with a ready frame.
@@ -117,9 +119,21 @@ impl SwapCache {
             return Plan::Unknown;
         };
         let mut g = r.lock();
+        let compressed = g.compressed.has(page) && !f.wp;
         match g.io() {
+            IoState::Idle | IoState::Inactive | IoState::Filling | IoState::Writing
+                if compressed =>
+            {
+                let unit = self.ask(&mut g, unit);
+                if g.io() == IoState::Idle && !g.salvage && Self::is_whole(unit, &g) {
+                    return self.begin_whole(&mut g, frame);
+                }
+                return self.load(pmd, &mut g, page, unit, buffers);
+            }
             IoState::Idle => {}
-            IoState::Ahead if g.moving.has(page) => return self.map_ahead(pmd, &mut g),
+            IoState::Ahead if compressed || g.moving.has(page) => {
+                return self.map_ahead(pmd, &mut g)
+            }
             IoState::Inactive | IoState::Writing
                 if !f.wp && g.moving.minus(g.present).has(page) =>
             {
@@ -172,7 +186,7 @@ impl SwapCache {
             self.program().wake(pmd.page_addr(page), PAGE_SIZE);
             return Plan::Served;
         }
-        let used = g.present.or(g.swapped).or(g.lost).or(g.moving);
+        let used = g.used();
         let folio = used.is_empty() && g.writable.is_full() && g.hints.huge != Huge::Unwanted;
         if folio && new >= PMD_NR {
             return self.first_touch(pmd, &mut g, page, frame);
@@ -188,7 +202,7 @@ impl SwapCache {
         let g = r.lock();
         if g.present.or(g.moving).has(page) {
             Found::Memory
-        } else if g.swapped.has(page) {
+        } else if g.swapped.or(g.compressed).has(page) {
             Found::Swap
         } else {
             Found::Nowhere
@@ -209,9 +223,10 @@ impl SwapCache {
 
     /// Whether that much comes by way of a frame.
     fn is_whole(unit: Unit, g: &RangeGuard<'_>) -> bool {
+        let out = g.swapped.or(g.compressed);
         match unit {
-            Unit::Whole if g.present.is_empty() => g.swapped.count() >= WHOLE_MIN,
-            Unit::Whole => g.swapped.minus(g.present).count() >= REST_MIN,
+            Unit::Whole if g.present.is_empty() => out.count() >= WHOLE_MIN,
+            Unit::Whole => out.minus(g.present).count() >= REST_MIN,
             Unit::Rest => true,
             Unit::Pages(_) | Unit::Set(_) => false,
         }
@@ -399,7 +414,7 @@ impl SwapCache {
 
     /// Zeros for the page and those of its neighbours, `n` in all, that were never touched either.
     fn zero_fill(&self, pmd: Pmd, g: &mut RangeGuard<'_>, page: usize, n: usize) -> Plan {
-        let used = g.present.or(g.swapped).or(g.lost).or(g.moving);
+        let used = g.used();
         let untouched = PageMask::FULL.minus(used);
         let run = if g.writable.has(page) {
             untouched.and(g.writable).run_around(page, n)
@@ -422,13 +437,16 @@ impl SwapCache {
     }
 
     fn begin_whole(&self, g: &mut RangeGuard<'_>, frame: &mut Option<(Frame, bool)>) -> Plan {
-        let Some(entry) = g.entry else {
-            return Plan::Wait;
+        let pages = g.swapped.minus(g.present).minus(g.compressed);
+        // Where nothing is to be read, all comes out of compressed memory.
+        let entry = match g.entry {
+            Some(entry) => entry,
+            None if pages.is_empty() => SwapPlace::SCATTERED,
+            None => return Plan::Wait,
         };
         let Some((fr, _)) = frame.take() else {
             return Plan::NeedFrame { zeroed: false };
         };
-        let pages = g.swapped.minus(g.present);
         g.moving = pages;
         g.buffer = fr.0;
         g.set_io(IoState::Reading);
@@ -469,7 +487,8 @@ impl SwapCache {
     pub fn begin_ahead(&self, pmd: Pmd, frame: &mut Option<(Frame, bool)>) -> Option<Plan> {
         let r = self.ranges.get(pmd)?;
         let mut g = r.lock();
-        if g.io() != IoState::Idle || g.swapped.minus(g.present).is_empty() {
+        let read = g.swapped.minus(g.present).minus(g.compressed);
+        if g.io() != IoState::Idle || read.is_empty() {
             return None;
         }
         match self.begin_whole(&mut g, frame) {
@@ -494,8 +513,10 @@ impl SwapCache {
         let ok = ok && self.open(pmd, r, |moving| moving, place).is_empty();
         let mut g = r.lock();
         if ok {
-            self.stats().pswpin.add(g.moving.count() as u64);
-            self.stats().count_swpin(g.moving.count());
+            if !g.moving.is_empty() {
+                self.stats().pswpin.add(g.moving.count() as u64);
+                self.stats().count_swpin(g.moving.count());
+            }
             if g.ahead && !g.wanted {
                 g.set_io(IoState::Ahead);
                 return true;
@@ -519,13 +540,25 @@ impl SwapCache {
         false
     }
 
-    /// Gives the program the pages of a frame that was read completely.
+    /// Gives the program the pages of a frame that was read completely, and with them what of the range is in
+    /// compressed memory.
     fn map_frame(&self, pmd: Pmd, g: &mut RangeGuard<'_>) {
+        let frame = Frame(g.buffer);
+        let pages = g.moving.or(self.load_into(pmd, g, frame));
+        self.map_pages(pmd, g, frame, pages);
+        let here = g.present;
+        self.drop_compressed(pmd, g, here);
+    }
+
+    /// Gives the program these pages, which the frame holds.
+    fn map_pages(&self, pmd: Pmd, g: &mut RangeGuard<'_>, frame: Frame, pages: PageMask) {
         let list = self.lru.arrive(g.shadow, self.charge.limit());
         g.belongs_to(list);
-        let (frame, pages) = (Frame(g.buffer), g.moving);
+        // What is elsewhere must not become zeros.
+        let complete = g.swapped.or(g.compressed).minus(pages).minus(g.present);
+        let complete = complete.is_empty();
         let vacant = g.present.is_empty() && g.lost.is_empty();
-        if vacant && g.writable.is_full() && self.abilities.mv {
+        if complete && vacant && g.writable.is_full() && self.abilities.mv {
             self.clear_pages(frame, PageMask::FULL.minus(pages), 0);
             let keep = self.keeps_folio(g);
             let whole = self.move_whole_in(pmd, g, frame);
@@ -545,7 +578,7 @@ impl SwapCache {
                 return;
             }
         }
-        if self.collapse(pmd, g, frame, pages) {
+        if complete && self.collapse(pmd, g, frame, pages) {
             return;
         }
         self.stats().thp_swpin_fallback.inc();

@@ -59,7 +59,7 @@ impl SwapCache {
             return Leave::Nothing;
         }
         self.settle(pmd, &mut g);
-        let here = there.and(g.present);
+        let here = there.and(g.present.or(g.compressed));
         self.stats().swapoff_pages.add(here.count() as u64);
         self.forget_slots(pmd, &mut g, here);
         let pages = there.minus(here);

@@ -57,6 +57,24 @@ pub enum Start {
     Full,
 }
 
+/// Where pages may leave to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum To {
+    /// Compressed memory, or else a device.
+    Memory,
+    Device,
+}
+
+/// What became of pages that could go to compressed memory.
+enum Compressed {
+    /// These did.
+    Pages(PageMask),
+    /// All did, and the range is at rest.
+    All,
+    /// The program wanted the whole range back meanwhile, and has it.
+    Wanted,
+}
+
 impl SwapCache {
     /// Takes pages of a range (popped from the LRU list) out of the program: a folio as a whole, of others
     /// those whose turn it is. Whoever touches one before it is written gets it back at once: that is the
@@ -257,7 +275,7 @@ impl SwapCache {
     }
 
     /// An inactive range leaves for good.
-    pub fn start_write(&self, pmd: Pmd, devices: &[Box<dyn Device>]) -> Start {
+    pub fn start_write(&self, pmd: Pmd, to: To, devices: &[Box<dyn Device>]) -> Start {
         let Some(r) = self.ranges.get(pmd) else {
             return Start::Active;
         };
@@ -269,17 +287,28 @@ impl SwapCache {
             return Start::Active;
         }
         self.forget_leaving(pmd, &mut g);
-        let (frame, pages, old) = (Frame(g.buffer), g.moving, g.moving.and(g.swapped));
-        let entry = g.entry;
+        let (frame, mut pages, old) = (Frame(g.buffer), g.moving, g.moving.and(g.swapped));
+        let (entry, list) = (g.entry, g.list);
         // From here on faults wait for us, and the frame can be looked at without the lock.
         g.set_io(IoState::Writing);
         drop(g);
         let zero = self.zero_pages(frame, pages);
-        let clean = if old.is_empty() {
+        let mut clean = if old.is_empty() {
             PageMask::EMPTY
         } else {
             self.unchanged(pmd, r, frame, pages, old.minus(zero))
         };
+        if to == To::Memory {
+            match self.compress(pmd, r, frame, pages.minus(zero), clean, list) {
+                Compressed::Pages(gone) => {
+                    pages = pages.minus(gone);
+                    clean = clean.minus(gone);
+                }
+                Compressed::All => return Start::Clean,
+                Compressed::Wanted => return Start::Active,
+            }
+        }
+        let old = old.and(pages);
         let dirty = pages.minus(clean).minus(zero);
         // Without the lock, for the file system may have to find space. While `io` is Writing
         // nobody else gives the range a place or takes it away.
@@ -310,8 +339,9 @@ impl SwapCache {
         let nonce = nonce.unwrap_or_default();
         self.set_nonce(pmd, &mut g, dirty, nonce);
         self.count_swapout(pages, clean, zero);
-        if pages.is_full() && slots.len() > 1 {
-            self.stats().swpout_spread.inc();
+        if slots.len() > 1 {
+            let together = dirty.minus(again).count();
+            self.stats().count_swpout_fallback(together);
         }
         let entry = g.entry.unwrap_or(SwapPlace::SCATTERED);
         drop(g);
@@ -323,6 +353,56 @@ impl SwapCache {
             nonce,
             one_by_one: false,
         })
+    }
+
+    /// Has pages of a range that is being written go to compressed memory, as far as they are admitted there.
+    /// Of these the `clean` ones keep their slots.
+    fn compress(
+        &self,
+        pmd: Pmd,
+        r: &Range,
+        frame: Frame,
+        pages: PageMask,
+        clean: PageMask,
+        list: List,
+    ) -> Compressed {
+        let mut handles = [0; PMD_NR];
+        let stored = self.store(frame, pages, list, &mut handles);
+        if stored.is_empty() {
+            return Compressed::Pages(stored);
+        }
+        let mut g = r.lock();
+        if g.back {
+            self.forget_stored(stored, &handles);
+            self.end_writeback_unwritten(pmd, g);
+            return Compressed::Wanted;
+        }
+        let stored = self.take_stored(pmd, &mut g, stored, &handles);
+        // Their slots have something older.
+        self.forget_slots(pmd, &mut g, stored.minus(clean));
+        self.note_gone(&mut g, stored);
+        if g.moving.is_empty() {
+            self.retire(frame, stored, g.huge);
+            g.huge = false;
+            self.end_writing(pmd, g);
+            return Compressed::All;
+        }
+        if !stored.is_empty() {
+            g.huge = false;
+            self.frames.drop_pages(frame, stored);
+            self.charge.uncharge(stored.count());
+        }
+        Compressed::Pages(stored)
+    }
+
+    /// Pages have left the program for good.
+    fn note_gone(&self, g: &mut RangeGuard<'_>, pages: PageMask) {
+        if !pages.is_empty() {
+            self.stats().pgsteal.add(pages.count() as u64);
+            g.fills.count = 0;
+            g.credit.forget(pages);
+            g.shadow = self.lru.evict(g.list, pages.count());
+        }
     }
 
     /// Of `dirty`, the pages to be written to the slots that they have had, which are among `old`:
@@ -489,12 +569,7 @@ impl SwapCache {
             self.bring_back(pmd, &mut g, frame, pages);
             return self.end_writing(pmd, g);
         }
-        if !gone.is_empty() {
-            self.stats().pgsteal.add(gone.count() as u64);
-            g.fills.count = 0;
-            g.credit.forget(gone);
-            g.shadow = self.lru.evict(g.list, gone.count());
-        }
+        self.note_gone(&mut g, gone);
         if kept.is_empty() {
             self.retire(frame, pages, g.huge);
             g.huge = false;

@@ -48,6 +48,42 @@ impl Raised {
     }
 }
 
+/// Threads that the kernel may make for requests of a ring while a child is made.
+const MORE: u64 = 1;
+
+/// For the moment in which a child is made: what the program allows itself does not count the engine's threads. To
+/// be dropped in parent and child.
+pub struct RoomForThreads {
+    before: Option<Limit>,
+}
+
+impl RoomForThreads {
+    /// `engines` tells how many threads the program does not know of; it is asked where there is a limit.
+    pub fn make(engines: impl FnOnce() -> usize) -> RoomForThreads {
+        let make = || {
+            let before = limit(libc::RLIMIT_NPROC, None).ok()?;
+            if before.now >= before.most {
+                return None;
+            }
+            let now = before
+                .now
+                .saturating_add(engines() as u64 + MORE)
+                .min(before.most);
+            (now > before.now).then_some(())?;
+            limit(libc::RLIMIT_NPROC, Some(Limit { now, ..before })).ok()
+        };
+        RoomForThreads { before: make() }
+    }
+}
+
+impl Drop for RoomForThreads {
+    fn drop(&mut self) {
+        if self.before.is_some() {
+            let _ = limit(libc::RLIMIT_NPROC, self.before);
+        }
+    }
+}
+
 impl Drop for Raised {
     fn drop(&mut self) {
         for (resource, before) in RESOURCES.into_iter().zip(self.before) {

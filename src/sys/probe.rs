@@ -455,6 +455,8 @@ pub fn seccomp() -> Option<u32> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     AddressSpace,
+    Data,
+    Descriptors,
     FileSize,
     LockedMemory,
 }
@@ -462,6 +464,8 @@ pub enum Limit {
 pub fn limit(which: Limit) -> io::Result<Option<u64>> {
     let resource = match which {
         Limit::AddressSpace => libc::RLIMIT_AS,
+        Limit::Data => libc::RLIMIT_DATA,
+        Limit::Descriptors => libc::RLIMIT_NOFILE,
         Limit::FileSize => libc::RLIMIT_FSIZE,
         Limit::LockedMemory => libc::RLIMIT_MEMLOCK,
     };

@@ -49,16 +49,29 @@ fn as_strict_mode(status: i32, strict: bool) -> i32 {
     }
 }
 
-/// How many threads of the program there are: all but `ours` and the kernel's own for io_uring. Where
-/// that cannot be known, or there are very many, it is as if there were many.
-pub fn others(ours: &[u32]) -> usize {
+/// How many threads there are of each kind.
+pub struct Threads {
+    /// Where that cannot be known, or there are very many, it is as if there were many.
+    pub of_program: usize,
+    /// The engine's, and those that the kernel made to carry out its requests.
+    pub of_engine: usize,
+}
+
+/// Counts the threads; `ours` are the engine's.
+pub fn count(ours: &[u32]) -> Threads {
+    // Not by their numbers: /proc may be another pid name space's.
+    let alive = |&&tid: &&u32| tid != 0 && is_alive(tid);
+    let ours = ours.iter().filter(alive).count();
     let mut room = [0; 8192];
     let Ok(entries) = read_start(c"/proc/self/task", libc::SYS_getdents64, &mut room) else {
-        return usize::MAX;
+        return Threads {
+            of_program: usize::MAX,
+            of_engine: ours,
+        };
     };
     // `struct linux_dirent64`: its length at 16, its name from 19 on.
     let mut at = 0;
-    let mut n = 0;
+    let (mut all, mut kernels) = (0usize, 0usize);
     while let Some(length) = entries.get(at + 16..at + 18) {
         let next = at + u16::from_ne_bytes([length[0], length[1]]) as usize;
         let name = entries[at + 19..next].split(|&b| b == 0).next();
@@ -66,16 +79,28 @@ pub fn others(ours: &[u32]) -> usize {
         let Some(tid) = name.and_then(number) else {
             continue;
         };
-        n += is_programs(tid) as usize;
+        match kind(tid) {
+            Kind::Thread => all += 1,
+            Kind::Kernels => kernels += 1,
+            Kind::Ended => {}
+        }
     }
-    // Not by their numbers: /proc may be another pid name space's.
-    let alive = |&&tid: &&u32| tid != 0 && is_alive(tid);
-    n.saturating_sub(ours.iter().filter(alive).count())
+    Threads {
+        of_program: all.saturating_sub(ours),
+        of_engine: ours + kernels,
+    }
 }
 
-/// Whether it is one or ours, or may be: a thread that is gone by now may have made another before, which
-/// the list does not have.
-fn is_programs(tid: u32) -> bool {
+enum Kind {
+    /// The program's or ours.
+    Thread,
+    /// One that carries out requests of a ring.
+    Kernels,
+    Ended,
+}
+
+/// A thread that is gone by now counts: it may have made another before, which the list does not have.
+fn kind(tid: u32) -> Kind {
     let mut path = *b"/proc/self/task/0000000000/stat\0";
     let mut rest = tid;
     for digit in path[16..26].iter_mut().rev() {
@@ -86,11 +111,11 @@ fn is_programs(tid: u32) -> bool {
     let zeros = path[16..26].iter().take_while(|&&b| b == b'0').count();
     path.copy_within(16 + zeros.., 16);
     let Ok(path) = core::ffi::CStr::from_bytes_until_nul(&path) else {
-        return true;
+        return Kind::Thread;
     };
     let mut room = [0; 256];
     let Ok(text) = read_start(path, libc::SYS_read, &mut room) else {
-        return true;
+        return Kind::Thread;
     };
     let name = text.iter().position(|&b| b == b'(').map(|i| &text[i + 1..]);
     let state = text
@@ -98,8 +123,13 @@ fn is_programs(tid: u32) -> bool {
         .rposition(|&b| b == b')')
         .and_then(|i| text.get(i + 2));
     // The first thread stays as a zombie; the others do not, but for a debugger.
-    let has_ended = state == Some(&b'Z');
-    !has_ended && !name.is_some_and(|n| n.starts_with(b"iou-"))
+    if state == Some(&b'Z') {
+        Kind::Ended
+    } else if name.is_some_and(|n| n.starts_with(b"iou-")) {
+        Kind::Kernels
+    } else {
+        Kind::Thread
+    }
 }
 
 /// Ends the whole process as its first thread ended.
@@ -150,11 +180,13 @@ mod tests {
         assert_eq!(first_ended(), None);
         let me = thread::gettid();
         assert!(is_alive(me));
-        let all = others(&[]);
         // Tests run on several threads, which come and go.
+        let all = count(&[]).of_program;
         assert!((1..1000).contains(&all), "{all}");
-        assert!(others(&[me, 0]) < 1000);
-        assert!(is_programs(me));
-        assert!(is_programs(u32::MAX), "gone");
+        let with_one = count(&[me, 0]);
+        assert!(with_one.of_program < 1000);
+        assert!((1..1000).contains(&with_one.of_engine));
+        assert!(matches!(kind(me), Kind::Thread));
+        assert!(matches!(kind(u32::MAX), Kind::Thread), "gone");
     }
 }

@@ -158,6 +158,11 @@ impl Lru {
         Shadow::new(l.evicted, from)
     }
 
+    /// Pages that have left, as a time that goes round.
+    pub fn time(&self) -> u32 {
+        self.0.lock().evicted as u32
+    }
+
     /// Whether anything has left.
     pub fn has_evicted(&self) -> bool {
         self.0.lock().evicted > 0

@@ -9,6 +9,9 @@
 //! | 0 | 1 | swapped out | in its slot |
 //! | 1 | 1 | resident, and its slot still has what was read from it | in the program's page table; equal to the slot's if its tag, made anew, is the slot's |
 //!
+//! A page in `compressed` is in compressed memory (`zpool`), and neither present nor in a frame. If it is in
+//! `swapped` as well its slot holds the same.
+//!
 //! A page in `lost` could not be read back. The program's page table has a poison marker in its
 //! place, which MADV_DONTNEED and UFFDIO_COPY would both wipe out: nothing of ours may touch it.
 //!
@@ -47,13 +50,15 @@
 
 mod credit;
 mod lru;
+mod queue;
 mod snapshot;
 mod table;
 
 pub use credit::{Credit, AT_A_TIME};
 pub use lru::{List, Lru, Shadow};
+pub use queue::Queue;
 pub use snapshot::{Snapshot, Where};
 pub use table::{
-    Fills, Had, Hints, Huge, IoState, Nonces, Pattern, Range, RangeGuard, Ranges, SlotTable, Tags,
-    LEAF, NONCES_AT, ROOT, SLOTS_AT,
+    Fills, Had, HandleTable, Hints, Huge, IoState, Nonces, Pattern, Range, RangeGuard, Ranges,
+    SlotTable, Tags, HANDLES_AT, LEAF, NONCES_AT, ROOT, SLOTS_AT,
 };

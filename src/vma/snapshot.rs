@@ -17,6 +17,7 @@ pub struct Snapshot {
     pub buffer: u32,
     pub entry: Option<SwapPlace>,
     pub nonce: Nonce,
+    pub compressed: PageMask,
 }
 
 /// Where pages of a dead process are that were not in its own memory.
@@ -26,12 +27,14 @@ pub struct Where {
     pub held: (u32, PageMask),
     /// In this one: these.
     pub moving: (u32, PageMask),
+    /// In compressed memory.
+    pub compressed: PageMask,
     /// In their slots.
     pub swapped: PageMask,
 }
 
 /// Offsets of the fields, in the order of `Snapshot`.
-const OFFSETS: [usize; 9] = {
+const OFFSETS: [usize; 10] = {
     let state = offset_of!(Range, state);
     [
         offset_of!(Range, io),
@@ -43,6 +46,7 @@ const OFFSETS: [usize; 9] = {
         state + offset_of!(State, buffer),
         state + offset_of!(State, entry),
         state + offset_of!(State, nonce),
+        state + offset_of!(State, compressed),
     ]
 };
 
@@ -85,6 +89,7 @@ impl Snapshot {
             buffer: half(6),
             entry: SwapPlace::from_word(at(7, 0)),
             nonce: Nonce::from_word(at(8, 0)),
+            compressed: mask(9),
         }
     }
 
@@ -98,11 +103,13 @@ impl Snapshot {
         };
         // What is in a frame is newer than its slot; what was resident, too.
         let newer = self.present.or(self.held).or(moving);
+        let compressed = self.compressed.minus(newer);
         Where {
             held: (self.frame, self.held),
             moving: (self.buffer, moving),
+            compressed,
             swapped: match self.entry {
-                Some(_) => self.swapped.minus(newer),
+                Some(_) => self.swapped.minus(newer).minus(compressed),
                 None => PageMask::EMPTY,
             },
         }

@@ -99,6 +99,7 @@ impl Had {
     pub const TAGS: Had = Had(1);
     pub const NONCES: Had = Had(2);
     pub const SLOTS: Had = Had(4);
+    pub const HANDLES: Had = Had(8);
 
     /// False if it was there.
     pub fn insert(&mut self, table: Had) -> bool {
@@ -112,6 +113,9 @@ impl Had {
 pub struct State {
     pub present: PageMask,
     pub swapped: PageMask,
+    /// Pages in compressed memory. None of them is in `present` or `moving`; what has a slot too has the
+    /// same there.
+    pub compressed: PageMask,
     pub writable: PageMask,
     /// Pages that could not be read back: neither present nor swapped, and poisoned until the
     /// program drops them.
@@ -136,6 +140,8 @@ pub struct State {
     pub nonce: Nonce,
     /// Which tables the range has had: their memory is charged.
     pub tables: Had,
+    /// In the queue of ranges with pages in compressed memory.
+    pub queued: bool,
     /// On the LRU list `list`.
     pub listed: bool,
     pub list: List,
@@ -161,6 +167,7 @@ pub struct Range {
     pub(super) lru_next: AtomicU32,
     pub(super) lru_prev: AtomicU32,
     pub(super) lru_turn: AtomicU32,
+    pub(super) queue_next: AtomicU32,
     pub(super) state: UnsafeCell<State>,
 }
 
@@ -235,6 +242,12 @@ impl RangeGuard<'_> {
         }
     }
 
+    /// Pages that are something else than zeros, or may be.
+    pub fn used(&self) -> PageMask {
+        let somewhere = self.present.or(self.swapped).or(self.compressed);
+        somewhere.or(self.lost).or(self.moving)
+    }
+
     /// Whole in memory and movable as a whole.
     pub fn is_whole(&self) -> bool {
         self.present.is_full() && self.writable.is_full()
@@ -269,6 +282,8 @@ pub const ROOT: usize = 1 << (47 - 21 - LEAF_BITS);
 /// Where the nonces are behind a leaf's tags, and the slots; in bytes.
 pub const NONCES_AT: usize = LEAF * size_of::<Tags>();
 pub const SLOTS_AT: usize = NONCES_AT + LEAF * size_of::<Nonces>();
+pub const HANDLES_AT: usize = SLOTS_AT + LEAF * size_of::<SlotTable>();
+const TABLES: usize = HANDLES_AT + LEAF * size_of::<HandleTable>();
 
 /// What is known of a range without its descriptor. A mapping of many GiB would touch as many
 /// descriptors as it has ranges, and most of them may never be used.
@@ -287,8 +302,8 @@ pub struct Ranges {
     /// A mark for each range that there can be; touched only as used.
     marks: &'static [AtomicU8],
     root: *mut AtomicPtr<Range>,
-    /// Tags, nonces and slots, mapped beside the leaves: of all ranges of the leaf first the tags, then
-    /// the nonces, then the slots.
+    /// Tags, nonces, slots and handles, mapped beside the leaves: of all ranges of the leaf first the tags,
+    /// then the nonces, then the slots, then the handles.
     tables: *mut AtomicPtr<Tags>,
 }
 
@@ -300,6 +315,9 @@ pub type Nonces = [Nonce; PMD_NR];
 
 /// Slots of the pages of a range that is not in one cluster. All-zero bytes are valid words.
 pub type SlotTable = [SlotWord; PMD_NR];
+
+/// Handles of the pages of a range that are in compressed memory, as [`Handle::to_word`].
+pub type HandleTable = [u32; PMD_NR];
 
 // SAFETY: the root is only read and written through atomics.
 unsafe impl Sync for Ranges {}
@@ -454,6 +472,18 @@ impl Ranges {
         }
     }
 
+    /// The place for a range's table of handles, as `tags`.
+    pub fn handles(&self, pmd: Pmd) -> *mut HandleTable {
+        match self.tables(pmd) {
+            // SAFETY: behind LEAF elements of slots the tables have LEAF of handles.
+            Some(leaf) => unsafe {
+                let handles = leaf.byte_add(HANDLES_AT) as *mut HandleTable;
+                handles.add(pmd.0 as usize & (LEAF - 1))
+            },
+            None => core::ptr::null_mut(),
+        }
+    }
+
     fn tables(&self, pmd: Pmd) -> Option<*mut Tags> {
         let i = (pmd.0 >> LEAF_BITS) as usize;
         if i >= ROOT {
@@ -462,14 +492,13 @@ impl Ranges {
         // SAFETY: inside the table, which is never unmapped.
         let slot = unsafe { &*self.tables.add(i) };
         if slot.load(Acquire).is_null() {
-            let bytes = SLOTS_AT + LEAF * size_of::<SlotTable>();
-            let leaf = mem::map_anon(bytes).ok()?;
+            let leaf = mem::map_anon(TABLES).ok()?;
             if slot
                 .compare_exchange(core::ptr::null_mut(), leaf as *mut Tags, AcqRel, Acquire)
                 .is_err()
             {
                 // SAFETY: another thread was first; nobody saw ours.
-                unsafe { mem::unmap_own(leaf as usize, bytes) };
+                unsafe { mem::unmap_own(leaf as usize, TABLES) };
             }
         }
         Some(slot.load(Acquire))
@@ -503,9 +532,9 @@ impl Ranges {
 }
 
 const _: () = assert!(PMD_NR == 512);
-const _: () = assert!(size_of::<Range>() <= 704);
-/// With a mark at most 0.73 % of 2 MiB; 0.43 % where a folio comes and goes whole.
-const _: () = assert!(size_of::<Range>() + SLOTS_AT / LEAF + size_of::<SlotTable>() < 15_309);
+const _: () = assert!(size_of::<Range>() <= 768);
+/// With a mark at most 0.83 % of 2 MiB; 0.43 % where a folio comes and goes whole.
+const _: () = assert!(size_of::<Range>() + TABLES / LEAF < 17_407);
 
 #[cfg(test)]
 mod tests {

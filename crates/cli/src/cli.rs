@@ -11,6 +11,7 @@ use crate::bench::BenchArgs;
 use crate::doctor::DoctorArgs;
 use crate::promote::PromoteArgs;
 use crate::run_args::RunArgs;
+use crate::set::SetArgs;
 use crate::swapoff::{SwapoffArgs, SwaponArgs};
 
 #[derive(Parser, Debug)]
@@ -34,6 +35,8 @@ pub enum Command {
     Swapoff(SwapoffArgs),
     /// Show the swap devices of a run that is going on, or use one again
     Swapon(SwaponArgs),
+    /// Change a setting of a run that is going on, or show them
+    Set(SetArgs),
     /// Say what this kernel, user and container allow, what follows, and what mends it
     Doctor(DoctorArgs),
     /// Bring hot file pages that are only read back from slow memory nodes
@@ -86,7 +89,7 @@ pub fn one_line(err: &clap::Error, args: &[OsString]) -> String {
 fn own_words(err: &clap::Error, command: &str) -> Option<String> {
     match err.kind() {
         ErrorKind::MissingSubcommand if command == "hugeswap" => {
-            Some("say what to do: run, swapoff, swapon, doctor, promote or bench".to_owned())
+            Some("say what to do: run, swapoff, swapon, set, doctor, promote or bench".to_owned())
         }
         ErrorKind::MissingSubcommand => {
             Some("say which test, as in 'hugeswap bench swap-w-seq'".to_owned())

@@ -7,9 +7,10 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use hugeswap::device::file::{FileDevice, Options};
+
 use crate::os;
 use crate::size::{Size, MIB};
-use crate::swap_spec;
 use crate::undo::{Guard, Interrupt, Interrupted, Undo};
 
 /// What the kernel swaps to.
@@ -44,11 +45,8 @@ pub enum Error {
     /// zram is neither built in nor loadable.
     NoZram,
     NoLz4,
-    /// The device is not ours to overwrite.
-    Holds {
-        device: PathBuf,
-        what: &'static str,
-    },
+    /// The device is not ours to overwrite, or can't be used.
+    Device(String),
     /// Swap with the highest priority there is, is on already.
     OtherSwap(String),
     NoRoom {
@@ -83,14 +81,7 @@ impl fmt::Display for Error {
                 "this kernel's zram can't compress with lz4: load its module with \
                  'modprobe lz4', or compare with --against loop"
             ),
-            Error::Holds { device, what } => {
-                let device = device.display();
-                write!(
-                    f,
-                    "{device} holds {what}, which swapping would destroy: \
-                     'wipefs -a {device}' first if that is meant"
-                )
-            }
+            Error::Device(why) => f.write_str(why),
             Error::OtherSwap(path) => write!(
                 f,
                 "swap with the highest priority is on already: 'swapoff {path}' first"
@@ -220,20 +211,20 @@ impl Setup<'_> {
     }
 
     fn block_device(&mut self, path: &Path) -> Result<PathBuf, Error> {
-        if let Some(what) = swap_spec::contents(path).map_err(io_error("read", path))? {
-            return Err(Error::Holds {
-                device: path.to_owned(),
-                what,
-            });
-        }
+        // Looks what it holds, as for a run, and says on its last page that nothing there is to be kept.
+        let refused = |e: &dyn fmt::Display| Error::Device(e.to_string());
+        let bytes = FileDevice::bytes_of(path).map_err(|e| refused(&e))?;
+        drop(FileDevice::open(path, &Options::new(bytes)).map_err(|e| refused(&e))?);
         // O_EXCL on a device: fails with EBUSY if it is mounted or swap.
         let device = OpenOptions::new()
             .write(true)
             .custom_flags(libc::O_EXCL)
             .open(path)
             .map_err(io_error("take", path))?;
-        self.bytes = io::Seek::seek(&mut &device, io::SeekFrom::End(0))
-            .map_err(io_error("measure", path))?;
+        // That page is not the kernel's.
+        self.bytes = bytes.saturating_sub(PAGE as u64);
+        // Who comes next is not to take it for swap that somebody uses.
+        self.guard.push(Undo::EraseSwapHeader(path.to_owned()));
         self.format(&device, path)?;
         drop(device);
         self.turn_on(path)?;

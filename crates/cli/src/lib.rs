@@ -3,6 +3,8 @@
 //! A library with a one-line `main.rs`, so that the integration tests reach
 //! the parts that set up and take down things in the kernel.
 #![deny(unsafe_code)]
+// These end the command with a panic where nothing can be written: `out` has what stands for them.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 #[macro_use]
 pub mod out;
@@ -12,12 +14,14 @@ pub mod bench_copy;
 pub mod cgroup;
 pub mod cli;
 pub mod doctor;
+mod going_on;
 pub mod kernel_swap;
 pub mod man;
 pub mod os;
 pub mod promote;
 pub mod run;
 pub mod run_args;
+pub mod set;
 pub mod size;
 pub mod sizing;
 pub mod swap_spec;
@@ -43,6 +47,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Swapoff(args) => swapoff::swapoff(&args),
         Command::Swapon(args) => swapoff::swapon(&args),
+        Command::Set(args) => set::set(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Promote(args) => promote::run(&args),
         Command::Bench(args) => bench::run(args),
@@ -59,9 +64,8 @@ pub fn main() -> ExitCode {
 /// line, because that is what ends up in a log.
 fn usage(err: &clap::Error) -> ExitCode {
     if !err.use_stderr() {
-        // Nothing sensible can be done where even this can't be printed.
-        let _ = err.print();
-        return ExitCode::SUCCESS;
+        out::printed(err.print());
+        return out::failure().map_or(ExitCode::SUCCESS, ExitCode::from);
     }
     let args: Vec<_> = std::env::args_os().skip(1).collect();
     errln!("{}", cli::one_line(err, &args));

@@ -86,6 +86,20 @@ const SWAPOFF: Sections = &[
     ),
 ];
 
+const SET: Sections = &[
+    (
+        "EXIT STATUS",
+        &[
+            ("0", "It is so now."),
+            (
+                "1",
+                "No such run, or the run did not take it; a message says why.",
+            ),
+        ],
+    ),
+    ("EXAMPLES", &[("", "hugeswap set 4711 swapin=never")]),
+];
+
 const PROMOTE: Sections = &[
     (
         "EXIT STATUS",
@@ -148,6 +162,7 @@ fn sections(command: &str) -> Sections {
         "run" => RUN,
         "doctor" => DOCTOR,
         "swapoff" | "swapon" => SWAPOFF,
+        "set" => SET,
         "promote" => PROMOTE,
         _ => BENCH,
     }

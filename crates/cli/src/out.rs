@@ -43,8 +43,12 @@ pub fn bytes(text: &[u8]) {
     if ENDS_WITH.load(Ordering::Relaxed) != 0 {
         return;
     }
-    let mut out = io::stdout().lock();
-    if let Err(err) = out.write_all(text).and_then(|()| out.flush()) {
+    printed(io::stdout().write_all(text));
+}
+
+/// Something was written to standard output by other means, or could not be.
+pub fn printed(how: io::Result<()>) {
+    if let Err(err) = how.and_then(|()| io::stdout().flush()) {
         failed(&err);
     }
 }

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use hugeswap::control::SwapIn;
+use hugeswap::control::{Compress, SwapIn};
 
 use crate::size::Size;
 use crate::swap_spec::{self, Place};
@@ -27,13 +27,18 @@ pub struct RunArgs {
     #[arg(long)]
     pub overwrite: bool,
 
-    /// Most that may be swapped out, over all of --swap [default: four times the memory, and 4G at least; less where a disk would not keep 20 % and 10G free]
+    /// Most that may be swapped out, over all of --swap [default: four times the memory; less where a disk would not keep 20 % and 10G free]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub swap_size: Option<Size>,
 
     /// How much of a huge page comes back at a fault; docs/swap-in.md says more
     #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
     pub swapin: SwapInArg,
+
+    /// How much of the memory may hold compressed pages, which need no read when they are wanted again: off,
+    /// auto (what it is worth), or a share as in 40%
+    #[arg(long, default_value = "off", value_name = "SHARE", value_parser = compress)]
+    pub compress: Compress,
 
     /// Leave what goes to swap readable for who has the disk; it is checked all the same
     #[arg(long)]
@@ -62,7 +67,18 @@ pub struct RunArgs {
     pub program: Vec<OsString>,
 }
 
-#[derive(clap::ValueEnum, Clone, Copy, Debug, Default)]
+fn compress(text: &str) -> Result<Compress, String> {
+    let share = text.strip_suffix('%').and_then(|n| n.parse().ok());
+    match (text, share) {
+        ("off", _) => Ok(Compress::Off),
+        ("auto", _) => Ok(Compress::Auto),
+        (_, Some(0)) => Ok(Compress::Off),
+        (_, Some(n)) if n <= 90 => Ok(Compress::Percent(n)),
+        _ => Err("give off, auto, or a share of the memory up to 90%, as in 40%".into()),
+    }
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SwapInArg {
     /// What the program's accesses and madvise suggest
     #[default]
@@ -82,6 +98,17 @@ impl From<SwapInArg> for SwapIn {
             SwapInArg::Always => SwapIn::Always,
             SwapInArg::Madvise => SwapIn::Madvise,
             SwapInArg::Never => SwapIn::Never,
+        }
+    }
+}
+
+impl From<SwapIn> for SwapInArg {
+    fn from(mode: SwapIn) -> SwapInArg {
+        match mode {
+            SwapIn::Auto => SwapInArg::Auto,
+            SwapIn::Always => SwapInArg::Always,
+            SwapIn::Madvise => SwapInArg::Madvise,
+            SwapIn::Never => SwapInArg::Never,
         }
     }
 }

@@ -10,11 +10,13 @@ pub const LEAST_MEMORY: u64 = 64 * MIB;
 /// Addresses that each process of a run must be allowed to have: the window in which its memory is
 /// placed, and the program itself.
 pub const LEAST_ADDRESSES: u64 = 5 << 40;
+/// Writable addresses of an engine, as `ulimit -d` counts them, and a little for the program.
+pub const LEAST_DATA: u64 = 256 * MIB;
+/// Descriptors of the supervisor, with as many devices as there can be.
+pub const LEAST_DESCRIPTORS: u64 = 48;
 /// What a run needs beside its managed memory: the supervisor, the engine's tables and buffers,
 /// page tables, stacks and the program's libraries.
 const OUTSIDE: u64 = 24 * MIB;
-/// Swap that a run gets at least where the disk has room for it.
-const LEAST_SWAP: u64 = 4 * GIB;
 /// Where nothing at all is known of the machine.
 const UNKNOWN: u64 = 2 * GIB;
 /// What a disk keeps for others: a fifth of it, and this much at least.
@@ -65,23 +67,28 @@ fn memory_of(available: Option<u64>, group: Option<GroupRoom>) -> Chosen {
 
 /// Swap for a run of so much memory, where there is room for it.
 pub fn swap_for(memory: u64) -> u64 {
-    memory.saturating_mul(4).max(LEAST_SWAP)
+    memory.saturating_mul(4)
 }
 
-/// The most that a swap file may grow to where no size is given, on a disk of `total` bytes with
-/// `free` of them: the disk keeps a fifth and 10 GiB, and a run gets four times its memory. Who tries with
-/// little memory, or lets a few programs run in it, is not to find swap full on a large disk.
+/// What may go to swap files where no size is given, on a disk of `total` bytes with `free` of them: the
+/// disk keeps a fifth and 10 GiB.
+pub fn disk_room(total: u64, free: u64) -> u64 {
+    free.saturating_sub(disk_keeps(total))
+}
+
+fn disk_keeps(total: u64) -> u64 {
+    (total / 5).max(DISK_KEEPS)
+}
+
+/// The most that is swapped out to a disk where no size is given.
 pub fn swap_file(memory: u64, total: u64, free: u64) -> Chosen {
-    let keeps = (total / 5).max(DISK_KEEPS);
-    let room = free.saturating_sub(keeps);
+    let keeps = disk_keeps(total);
+    let room = disk_room(total, free);
     let wanted = swap_for(memory);
     if wanted <= room {
         Chosen {
             bytes: wanted,
-            why: format!(
-                "four times the memory, and {} at least",
-                Size::from_bytes(LEAST_SWAP)
-            ),
+            why: "four times the memory".to_owned(),
         }
     } else {
         Chosen {
@@ -124,7 +131,7 @@ mod tests {
     #[test]
     fn a_disk_is_not_filled() {
         let bytes = |memory, total, free| swap_file(memory, total, free).bytes;
-        assert_eq!(bytes(64 * MIB, 200 * GIB, 100 * GIB), 4 * GIB);
+        assert_eq!(bytes(64 * MIB, 200 * GIB, 100 * GIB), 256 * MIB);
         assert_eq!(bytes(2 * GIB, 200 * GIB, 100 * GIB), 8 * GIB);
         assert_eq!(bytes(64 * GIB, 200 * GIB, 100 * GIB), 60 * GIB);
         assert_eq!(bytes(64 * GIB, 20 * GIB, 15 * GIB), 5 * GIB);

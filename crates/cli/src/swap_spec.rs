@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -195,38 +195,6 @@ fn on_a_disk(dir: &Path) -> bool {
     matches!(os::is_memory_backed(dir), Ok(false))
 }
 
-/// What a block device holds, where that can be recognised: swapping to it
-/// would be its end. Left-over swap is nothing to spare.
-pub fn contents(device: &Path) -> io::Result<Option<&'static str>> {
-    let mut start = Vec::new();
-    fs::File::open(device)?
-        .take(CONTENTS_BYTES)
-        .read_to_end(&mut start)?;
-    let found = CONTENTS.iter().find(|(_, offset, signature)| {
-        start
-            .get(*offset..)
-            .is_some_and(|rest| rest.starts_with(signature))
-    });
-    Ok(found.map(|(name, ..)| *name))
-}
-
-/// Beyond the last signature.
-const CONTENTS_BYTES: u64 = 0x1_1000;
-
-/// Name, offset, signature. Partition tables come last: the boot sectors of
-/// FAT and NTFS end like one.
-const CONTENTS: [(&str, usize, &[u8]); 9] = [
-    ("an ext2, ext3 or ext4 file system", 0x438, &[0x53, 0xEF]),
-    ("an XFS file system", 0, b"XFSB"),
-    ("a btrfs file system", 0x1_0040, b"_BHRfS_M"),
-    ("an f2fs file system", 0x400, &[0x10, 0x20, 0xF5, 0xF2]),
-    ("an encrypted volume", 0, b"LUKS\xBA\xBE"),
-    ("a physical volume of LVM", 0x200, b"LABELONE"),
-    ("a part of a RAID", 0x1000, &[0xFC, 0x4E, 0x2B, 0xA9]),
-    ("a partition table", 0x200, b"EFI PART"),
-    ("a partition table or file system", 0x1FE, &[0x55, 0xAA]),
-];
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -272,25 +240,6 @@ mod tests {
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn recognises_what_a_device_holds() {
-        let path = std::env::temp_dir().join(format!("hugeswap-contents-{}", std::process::id()));
-        for (name, offset, signature) in CONTENTS {
-            let mut device = vec![0; CONTENTS_BYTES as usize];
-            device[offset..offset + signature.len()].copy_from_slice(signature);
-            fs::write(&path, &device).unwrap();
-            assert_eq!(contents(&path).unwrap(), Some(name));
-        }
-        // Nothing, swap, and a device smaller than any signature.
-        let mut swap = vec![0; 8192];
-        swap[4086..4096].copy_from_slice(b"SWAPSPACE2");
-        for device in [vec![0; 1 << 20], swap, vec![0; 16]] {
-            fs::write(&path, device).unwrap();
-            assert_eq!(contents(&path).unwrap(), None);
-        }
-        fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -25,6 +25,8 @@ use crate::{cgroup, os};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Undo {
     SwapOff(PathBuf),
+    /// Of a block device that the kernel swaps to no more.
+    EraseSwapHeader(PathBuf),
     RemoveFile(PathBuf),
     /// With what is in it.
     RemoveDir(PathBuf),
@@ -43,6 +45,9 @@ impl fmt::Display for Undo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Undo::SwapOff(path) => write!(f, "turn swap off at {}", path.display()),
+            Undo::EraseSwapHeader(path) => {
+                write!(f, "erase the swap header on {}", path.display())
+            }
             Undo::RemoveDir(path) => write!(f, "remove {}", path.display()),
             Undo::RemoveFile(path) => write!(f, "remove {}", path.display()),
             Undo::RemoveZram(id) => write!(f, "remove /dev/zram{id}"),
@@ -61,6 +66,7 @@ impl Undo {
                 Err(err) if err.raw_os_error() == Some(libc::EINVAL) => Ok(()),
                 other => gone_is_fine(other),
             },
+            Undo::EraseSwapHeader(path) => gone_is_fine(erase_swap_header(path)),
             Undo::RemoveDir(path) => gone_is_fine(fs::remove_dir_all(path)),
             Undo::RemoveFile(path) => gone_is_fine(fs::remove_file(path)),
             Undo::RemoveZram(id) => remove_zram(*id),
@@ -83,6 +89,23 @@ fn gone_is_fine(result: io::Result<()>) -> io::Result<()> {
         Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
+}
+
+/// If there still is one, and nobody uses the device.
+fn erase_swap_header(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::{FileExt, OpenOptionsExt};
+    let device = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_EXCL)
+        .open(path)?;
+    let mut page = [0; 4096];
+    device.read_exact_at(&mut page, 0)?;
+    if page.ends_with(b"SWAPSPACE2") {
+        device.write_all_at(&[0; 4096], 0)?;
+        device.sync_data()?;
+    }
+    Ok(())
 }
 
 /// Without O_CREAT: a setting that is gone must not become a file.

@@ -140,6 +140,45 @@ fn swap_comes_and_goes() {
     assert_eq!((active().unwrap(), thp_settings(), zram_devices()), before);
 }
 
+/// A device is used again and again, and one with somebody's data is not.
+#[test]
+fn swap_comes_and_goes_on_a_device() {
+    let _one = root();
+    let stop = Interrupt::catch().unwrap();
+    let dir = swap_spec::default_directory().expect("this test needs a directory on a disk");
+    let image = dir.join(format!("hugeswap-device-{}", std::process::id()));
+    fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    let losetup = |args: &[&str]| {
+        let output = std::process::Command::new("losetup").args(args).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    let device = losetup(&["--find", "--show", image.to_str().unwrap()]);
+    let backing = Backing::BlockDevice(device.clone().into());
+    let twice = [(); 2].map(|()| {
+        let swap = KernelSwap::set_up(&backing, size(), &stop);
+        swap.map(|s| {
+            active()
+                .unwrap()
+                .iter()
+                .any(|a| Path::new(&a.path) == s.path())
+        })
+    });
+    let begin = fs::read(&device).unwrap()[..4096].to_vec();
+    // Somebody else's: nothing of ours on the last page.
+    fs::write(&image, [b"a diary".as_slice(), &vec![0; 64 << 20]].concat()).unwrap();
+    losetup(&["--detach", &device]);
+    let device = losetup(&["--find", "--show", image.to_str().unwrap()]);
+    let other = KernelSwap::set_up(&Backing::BlockDevice(device.clone().into()), size(), &stop);
+    let refused = other.err().map(|e| e.to_string());
+    losetup(&["--detach", &device]);
+    fs::remove_file(&image).unwrap();
+    assert!(twice.iter().all(|t| matches!(t, Ok(true))), "{twice:?}");
+    assert!(begin.iter().all(|&b| b == 0), "the header is there");
+    assert!(refused.is_some_and(|r| r.contains("--overwrite") || r.contains("data")));
+}
+
 fn thp_settings() -> Vec<(String, String)> {
     let dir = fs::read_dir("/sys/kernel/mm/transparent_hugepage").unwrap();
     let mut settings: Vec<_> = dir

@@ -90,11 +90,25 @@ fn advise(e: &Engine, bell: usize, stretch: Stretch, ours: &[Stretch], advice: i
             }
             said
         }
-        // Free to be dropped at any time: what is in swap is dropped now, what is resident stays
-        // until it is evicted.
-        libc::MADV_FREE => unlocked(stretch, ours, |s, t| e.discard_swapped(s, t - s)),
-        MADV_COLD => unlocked(stretch, ours, |s, t| e.cool(s, t - s)),
-        MADV_PAGEOUT => unlocked(stretch, ours, |s, t| e.page_out(s, t - s)),
+        // Free to be dropped at any time, and now is best: who has moved a page out can't tell whether
+        // it was written since, and would have to write it to swap.
+        libc::MADV_FREE => {
+            let dropped = |part| {
+                let hold = e.hold(bell, part)?;
+                let (done, said) = apply(e, bell, part, libc::MADV_DONTNEED);
+                hold.end_parts(&done, Fate::Dropped);
+                said
+            };
+            unlocked(stretch, ours, dropped)
+        }
+        MADV_COLD => unlocked(stretch, ours, |(s, t)| {
+            e.cool(s, t - s);
+            Ok(())
+        }),
+        MADV_PAGEOUT => unlocked(stretch, ours, |(s, t)| {
+            e.page_out(s, t - s);
+            Ok(())
+        }),
         // The kernel is not told: how it serves faults depends on this flag (`Engine::advise`).
         libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE => {
             let huge = match advice {
@@ -176,12 +190,16 @@ fn is_mapped((start, end): Stretch) -> Result<()> {
 
 /// What the kernel does not do to locked memory: it goes from one mapping to the next, and ends at the
 /// first that is locked.
-fn unlocked((start, end): Stretch, ours: &[Stretch], f: impl Fn(usize, usize)) -> Result<()> {
+fn unlocked(
+    (start, end): Stretch,
+    ours: &[Stretch],
+    f: impl Fn(Stretch) -> Result<()>,
+) -> Result<()> {
     let locked = state().lock().locked.overlaps(start, end);
     let stop = locked.first().map_or(end, |l| l.0);
     for &(s, t) in ours {
         if s < stop {
-            f(s, t.min(stop));
+            f((s, t.min(stop)))?;
         }
     }
     match stop < end {

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::entry::{self, Frame};
 use crate::hooks::Result;
-use crate::{deputy, fork, sandbox};
+use crate::{deputy, fork, rights, sandbox};
 use hugeswap::engine::Engine;
 use hugeswap::sys::syscall::{check, raw};
 use hugeswap::sys::{thread, Errno};
@@ -88,6 +88,9 @@ fn alone(
             thread::pause();
         }
     });
+    if made.is_ok() {
+        rights::note();
+    }
     entry::let_others_in();
     match made {
         Ok(Ok(_)) if later != 0 => call(later),

@@ -52,6 +52,8 @@ pub const SHMDT: usize = 22;
 pub const UNSHARE: usize = 23;
 pub const SETNS: usize = 24;
 pub const PKEY_MPROTECT: usize = 25;
+/// The program may have given up rights.
+pub const RIGHTS: usize = 26;
 /// This thread ends: the kernel goes through its list of robust mutexes.
 pub const THREAD_ENDS: usize = 17;
 
@@ -311,6 +313,7 @@ global_asm!(
     "hugeswap_entry hugeswap_entry_setns, 24",
     "hugeswap_entry hugeswap_entry_pkey_mprotect, 25",
     "hugeswap_entry hugeswap_entry_thread_ends, 17",
+    "hugeswap_entry hugeswap_entry_rights, 26",
     // syscall(2). Calls that change the address space go the same way as their functions: the
     // arguments move down by one. A clone that shares memory or brings a stack stays what it is.
     ".macro hugeswap_number nr, number",
@@ -341,6 +344,23 @@ global_asm!(
     "hugeswap_number 329, 25",
     "cmp rdi, 317",
     "je hugeswap_seccomp",
+    // setuid, setgid, setreuid, setregid, setgroups, setresuid, setresgid, capset.
+    "cmp rdi, 105",
+    "je hugeswap_syscall_rights",
+    "cmp rdi, 106",
+    "je hugeswap_syscall_rights",
+    "cmp rdi, 113",
+    "je hugeswap_syscall_rights",
+    "cmp rdi, 114",
+    "je hugeswap_syscall_rights",
+    "cmp rdi, 116",
+    "je hugeswap_syscall_rights",
+    "cmp rdi, 117",
+    "je hugeswap_syscall_rights",
+    "cmp rdi, 119",
+    "je hugeswap_syscall_rights",
+    "cmp rdi, 126",
+    "je hugeswap_syscall_rights",
     "cmp rdi, 157",
     "je hugeswap_syscall_prctl",
     "cmp rdi, 16",
@@ -514,4 +534,5 @@ extern "C" {
     pub fn hugeswap_entry_release(registration: usize, refused: usize) -> i64;
     pub fn hugeswap_entry_pin(addr: usize, len: usize) -> i64;
     pub fn hugeswap_entry_thread_ends() -> i64;
+    pub fn hugeswap_entry_rights() -> i64;
 }

@@ -1,12 +1,17 @@
 //! fork, in the place of the C library's `_Fork`: the clone itself and what must be around it.
 //! The C library's fork (handlers, locks of streams and malloc) calls it and goes on unchanged.
 
-use crate::alone;
 use crate::clone_args::CloneArgs;
 use crate::entry::{self, Frame};
+use crate::state::state;
+use crate::stretch::reserve;
+use crate::window::Extents;
+use crate::{alone, map, maps, rights};
 use core::sync::atomic::{AtomicIsize, Ordering::Relaxed};
 use hugeswap::control::link;
-use hugeswap::engine::Engine;
+use hugeswap::engine::{Engine, Stretch};
+use hugeswap::sync::Mutex;
+use hugeswap::sys::limits::RoomForThreads;
 use hugeswap::sys::maps::MapsFile;
 use hugeswap::sys::syscall::{check, raw};
 use hugeswap::sys::{fd, Errno};
@@ -122,17 +127,25 @@ fn around(e: &'static Engine, f: &mut Frame, call: &mut CloneArgs) -> Result<usi
     };
     let shares_files = call.shares_files();
     let (nr, args) = call.args();
+    let room = RoomForThreads::make(|| e.threads_of_engine());
     // SAFETY: a fork: the child goes on here with a copy of this stack. What the kernel reads and
     // writes is on it.
     let pid = check(unsafe { raw(nr, args) });
+    drop(room);
     if pid == Ok(0) {
         entry::only_me(f);
         if apart {
             alone::go_apart();
         }
         e.fork_child(token, &registered, &wiped(), door);
+        rights::note();
         fd::close(door);
         crate::lock::in_child(e, f.bell());
+        let not_there = core::mem::take(&mut *NOT_THERE.lock());
+        for (from, to) in not_there {
+            let _own = reserve(from, to);
+            let _ = map::unmap(e, f.bell(), from, to);
+        }
     } else {
         e.fork_parent(token, pid.ok().map(|p| p as u32));
         // One table: the child closes it when it needs it no more.
@@ -149,13 +162,16 @@ fn around(e: &'static Engine, f: &mut Frame, call: &mut CloneArgs) -> Result<usi
     pid
 }
 
-/// What of the managed regions the child has: all of it but what was MADV_DONTFORK, and what the
-/// program put other mappings over.
-fn registered(maps: MapsFile) -> Result<Vec<(usize, usize)>, Errno> {
-    let mappings = crate::maps::of(maps)?;
-    let s = crate::state::state().lock();
-    let mut out = crate::window::Extents::new();
-    for m in mappings {
+/// In a child: what its parent has of what we know, and it has not.
+static NOT_THERE: Mutex<Vec<Stretch>> = Mutex::new(Vec::new());
+
+/// What of the managed regions the child has: all of it but what the program put other mappings over, and what
+/// was MADV_DONTFORK, which is not there.
+fn registered(maps: MapsFile) -> Result<Vec<Stretch>, Errno> {
+    let mappings = maps::of(maps)?;
+    let s = state().lock();
+    let mut out = Extents::new();
+    for m in &mappings {
         if m.private && m.anonymous {
             for (from, to) in s.regions.overlaps(m.start, m.end) {
                 out.insert(from, to);
@@ -165,12 +181,14 @@ fn registered(maps: MapsFile) -> Result<Vec<(usize, usize)>, Errno> {
     for (from, to) in s.foreign.iter() {
         out.remove(from, to);
     }
+    let known = s.regions.iter().chain(s.foreign.iter());
+    *NOT_THERE.lock() = maps::missing(known, &mappings);
     Ok(out.iter().collect())
 }
 
 /// What the child must find empty; the kernel wipes what is resident, and not what is in swap.
-fn wiped() -> Vec<(usize, usize)> {
-    crate::state::state().lock().wiped.iter().collect()
+fn wiped() -> Vec<Stretch> {
+    state().lock().wiped.iter().collect()
 }
 
 /// The kernel forgets the list at fork; it lies where it lay.

@@ -6,10 +6,10 @@
 
 use crate::entry::{
     Frame, BRK, CLONE, CLONE3, FORK, MADVISE, MLOCK, MLOCK2, MLOCKALL, MMAP, MPROTECT, MREMAP,
-    MUNLOCK, MUNLOCKALL, MUNMAP, PIN, PKEY_MPROTECT, PROCESS_MADVISE, RELEASE, SANDBOX, SETNS,
-    SHMAT, SHMDT, THREAD_ENDS, UNSHARE,
+    MUNLOCK, MUNLOCKALL, MUNMAP, PIN, PKEY_MPROTECT, PROCESS_MADVISE, RELEASE, RIGHTS, SANDBOX,
+    SETNS, SHMAT, SHMDT, THREAD_ENDS, UNSHARE,
 };
-use crate::{advise, alone, brk, fork, lock, map, protect, release, remap, sandbox};
+use crate::{advise, alone, brk, fork, lock, map, protect, release, remap, rights, sandbox};
 use hugeswap::mm::PAGE_SIZE;
 use hugeswap::sys::syscall::raw;
 use hugeswap::sys::Errno;
@@ -63,7 +63,7 @@ pub fn run(f: &mut Frame) {
         MREMAP => remap::mremap(e, bell, a),
         BRK => brk::brk(e, bell, a[0]),
         SHMAT => map::attach(e, bell, a),
-        SHMDT => map::detach(a[0]),
+        SHMDT => map::detach(e, bell, a[0]),
         UNSHARE => alone::unshare(e, f, a[0] as i32),
         SETNS => alone::setns(e, f, a[0], a[1] as i32),
         FORK => fork::fork(e, f),
@@ -77,6 +77,7 @@ pub fn run(f: &mut Frame) {
         PIN => lock::pin(e, a[0], a[1]),
         SANDBOX => sandbox::note(a[0]),
         RELEASE => release::registered(e, bell, a[0], a[1] != 0),
+        RIGHTS => rights::follow(e, f),
         THREAD_ENDS => crate::resident::robust_futexes(e),
         _ => Err(Errno(libc::ENOSYS)),
     };

@@ -2,7 +2,7 @@
 
 use crate::state::state;
 use crate::window::Window;
-use crate::{brk, calls, entry, failure, fork, map, maps, patch};
+use crate::{brk, calls, entry, exec, failure, fork, map, maps, patch, rights, tasks};
 use core::ffi::CStr;
 use hugeswap::control::{self, link::Address};
 use hugeswap::engine::{self, Engine, StartError};
@@ -104,6 +104,7 @@ fn set_up(address: &[u8]) -> Result<(), Failed> {
             "this C library is not one that hugeswap knows (glibc 2.34 and later)".into(),
         ));
     }
+    rights::note();
     let targets = Targets::find().map_err(|e| format!("the C library cannot be hooked: {e}"))?;
     failure::fail_if_asked();
     entry::set_up().map_err(|e| format!("no stacks for hooks: {e}"))?;
@@ -111,6 +112,7 @@ fn set_up(address: &[u8]) -> Result<(), Failed> {
     if single {
         adopt_existing(e);
     }
+    exec::set_up();
     // SAFETY: in the constructor, before the program's threads.
     unsafe { targets.redirect() }.map_err(|e| format!("the C library cannot be hooked: {e}"))?;
     fork::find_rseq();
@@ -214,7 +216,8 @@ impl Targets {
             unsafe { patch::redirect(name, from, to) }?;
         }
         // Few programs need these: filters of system calls, userfaultfds of their own, name spaces,
-        // protection keys, memory that is shared in the way of System V. Not every C library has the last.
+        // protection keys, memory that is shared in the way of System V; what tells of the process's
+        // threads, and what ends it as this program. Not every C library has all of them.
         for (name, to) in [
             (c"prctl", calls::prctl()),
             (c"ioctl", calls::ioctl()),
@@ -233,7 +236,11 @@ impl Targets {
                 c"process_madvise",
                 entry::hugeswap_entry_process_madvise as *const () as usize,
             ),
-        ] {
+        ]
+        .into_iter()
+        .chain(tasks::functions())
+        .chain(exec::functions())
+        {
             if let Ok(from) = patch::find(name) {
                 // SAFETY: passed on.
                 let _ = unsafe { patch::redirect(name, from, to) };

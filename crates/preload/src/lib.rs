@@ -13,9 +13,12 @@
 //! | `stretch` | hooks keep out of each other's way |
 //! | `brk`, `fork`, `clone` | the heap; fork and what is like it |
 //! | `alone` | unshare, setns: name spaces for processes of one thread |
+//! | `rights` | setuid and its like: the engine's threads give up rights with the program |
 //! | `clone_args` | the memory that the kernel reads and writes when a child is made |
 //! | `lock`, `resident` | mlock; what of the C library the kernel itself reads |
 //! | `release` | memory for a userfaultfd of the program's own |
+//! | `exec` | whether hugeswap will be in the program that comes next |
+//! | `tasks` | the program's list of its threads, without ours |
 //! | `direct` | opening files for direct I/O |
 //! | `sandbox`, `deputy` | filters of system calls; a thread that is under none |
 //! | `state`, `window` | which addresses are ours, and which are free |
@@ -33,6 +36,7 @@ mod clone_args;
 mod deputy;
 mod direct;
 mod entry;
+mod exec;
 mod failure;
 mod fork;
 mod hooks;
@@ -45,7 +49,9 @@ mod protect;
 mod release;
 mod remap;
 mod resident;
+mod rights;
 mod sandbox;
 mod state;
 mod stretch;
+mod tasks;
 mod window;

@@ -6,7 +6,6 @@
 use crate::hooks::{pages, Result, RW};
 use crate::state::{state, Area};
 use crate::stretch::reserve;
-use crate::window::Extents;
 use crate::{entry, lock, maps};
 use hugeswap::engine::{Engine, Fate, Stretch};
 use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
@@ -287,15 +286,9 @@ pub fn holes(e: &Engine, bell: usize, (start, end): Stretch) -> Vec<Stretch> {
         return vec![];
     }
     // Where it can't be had nothing is known to be gone.
-    let Ok(all) = maps::all(e, bell) else {
-        return vec![];
-    };
-    let mut rest = Extents::new();
-    rest.insert(start, end);
-    for m in all {
-        rest.remove(m.start, m.end);
-    }
-    rest.iter().collect()
+    maps::all(e, bell).map_or(vec![], |all| {
+        maps::missing([(start, end)].into_iter(), &all)
+    })
 }
 
 fn map_noreplace(
@@ -457,28 +450,23 @@ pub fn attach(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
     if a[2] & libc::SHM_REMAP as usize == 0 {
         lay_bare(start, end)?;
         plain()?;
-        state().lock().attached(start, end);
+        state().lock().put_foreign(start, end);
         return Ok(start);
     }
-    replace(e, bell, (start, end), false, plain)?;
-    state().lock().attached(start, end);
-    Ok(start)
+    replace(e, bell, (start, end), false, plain)
 }
 
-/// shmdt(2): of what lay over the window nothing is left.
-pub fn detach(addr: usize) -> Result<usize> {
-    let end = state().lock().attached_at(addr).unwrap_or(addr);
-    let _own = reserve(addr, end);
+/// shmdt(2). What lay over the window is there no more, wherever mremap has put it and whatever took its place in
+/// part: so it is looked for, and nobody else changes anything meanwhile.
+pub fn detach(e: &Engine, bell: usize, addr: usize) -> Result<usize> {
+    let _own = reserve(0, TOP);
     // SAFETY: the program's own call.
     unsafe { syscall(libc::SYS_shmdt, [addr]) }?;
-    if end > addr {
-        let mut s = state().lock();
-        // Of it other memory may have taken the place.
-        for (from, to) in s.foreign.overlaps(addr, end) {
-            s.foreign.remove(from, to);
-            s.window.strip(from, to);
-        }
-        s.detached(addr);
+    let foreign: Vec<_> = state().lock().foreign.iter().collect();
+    if !foreign.is_empty() {
+        let all = maps::all(e, bell)?;
+        let gone = maps::missing(foreign.into_iter(), &all);
+        state().lock().unmapped(&gone);
     }
     Ok(0)
 }

@@ -1,6 +1,7 @@
 //! Reading `/proc/self/maps` without the C library's streams.
 
-use hugeswap::engine::Engine;
+use crate::window::Extents;
+use hugeswap::engine::{Engine, Stretch};
 use hugeswap::sys::maps::MapsFile;
 use hugeswap::sys::{fd, syscall, Errno};
 
@@ -88,6 +89,18 @@ fn parse_all(text: &[u8]) -> Vec<Mapping> {
         .lines()
         .filter_map(parse)
         .collect()
+}
+
+/// What of the stretches no mapping is at.
+pub fn missing(stretches: impl Iterator<Item = Stretch>, mappings: &[Mapping]) -> Vec<Stretch> {
+    let mut rest = Extents::new();
+    for (from, to) in stretches {
+        rest.insert(from, to);
+    }
+    for m in mappings {
+        rest.remove(m.start, m.end);
+    }
+    rest.iter().collect()
 }
 
 /// The protection of the mapping that holds `addr`.

@@ -24,8 +24,6 @@ pub struct State {
     pub lock_future: i32,
     /// Let go of for userfaultfds of the program's own.
     pub released: Extents,
-    /// What of the segments of shared memory lies over the window: each from its start.
-    shared: Vec<(usize, usize)>,
 }
 
 /// What lies at an address.
@@ -61,7 +59,6 @@ impl State {
             apart: Extents::new(),
             lock_future: 0,
             released: Extents::new(),
-            shared: Vec::new(),
         }
     }
 
@@ -136,7 +133,6 @@ impl State {
         ] {
             set.remove(start, end);
         }
-        self.shared.retain(|s| s.0 < start || s.0 >= end);
     }
 
     /// Nothing is mapped there any more.
@@ -154,21 +150,6 @@ impl State {
             self.foreign.insert(from, to);
             self.window.claim(from, to);
         }
-    }
-
-    /// A segment of shared memory that lies over the window.
-    pub fn attached(&mut self, start: usize, end: usize) {
-        self.put_foreign(start, end);
-        self.shared.push((start, end));
-    }
-
-    /// The end of the segment that was attached there.
-    pub fn attached_at(&self, start: usize) -> Option<usize> {
-        self.shared.iter().find(|s| s.0 == start).map(|s| s.1)
-    }
-
-    pub fn detached(&mut self, start: usize) {
-        self.shared.retain(|s| s.0 != start);
     }
 
     fn area(&self, at: usize) -> Area {

@@ -12,7 +12,7 @@ use super::{Check, Verdict};
 use crate::cgroup::{self, Own};
 use crate::os;
 use crate::size::{Size, MIB};
-use crate::sizing::{self, LEAST_ADDRESSES, LEAST_MEMORY};
+use crate::sizing::{self, LEAST_ADDRESSES, LEAST_DATA, LEAST_MEMORY};
 use crate::swap_spec::{self, SwapSpec, Target};
 
 pub fn all(swap: Option<&SwapSpec>) -> Vec<Check> {
@@ -40,6 +40,7 @@ pub fn all(swap: Option<&SwapSpec>) -> Vec<Check> {
     checks.push(preload_library());
     checks.push(memory_group());
     checks.push(address_space());
+    checks.push(data());
     checks.push(file_size(is_file(swap)));
     checks.push(locked_memory());
     checks
@@ -413,6 +414,26 @@ fn address_space() -> Check {
             Size::from_bytes(LEAST_ADDRESSES)
         ))
         .mend("ulimit -v unlimited"),
+        Err(err) => Check::new(name, Verdict::Note, err.to_string()),
+    }
+}
+
+fn data() -> Check {
+    let name = "data size";
+    match probe::limit(Limit::Data) {
+        Ok(None) => Check::ok(name, "no limit"),
+        Ok(Some(limit)) => {
+            let found = format!("{} ('ulimit -d')", Size::from_bytes(limit));
+            if limit >= LEAST_DATA {
+                return Check::new(name, Verdict::Note, found);
+            }
+            Check::new(name, Verdict::Missing, found)
+                .so(format!(
+                    "'run' refuses: each process needs {} of writable addresses, hardly any of them used",
+                    Size::from_bytes(LEAST_DATA)
+                ))
+                .mend("ulimit -d unlimited")
+        }
         Err(err) => Check::new(name, Verdict::Note, err.to_string()),
     }
 }

@@ -17,8 +17,45 @@ use super::{signals, Failure};
 use crate::os;
 use crate::run_args::RunArgs;
 use crate::size::Size;
-use crate::sizing::{self, Chosen};
+use crate::sizing;
 use crate::swap_spec::{default_directory, Place, SwapSpec, Target};
+
+/// The devices of a run, the one that is used first first.
+pub struct Places {
+    pub devices: Vec<Opened>,
+    /// What may go to those together that share it.
+    pub total: Total,
+}
+
+/// The most that may be swapped out to the devices that share it, wherever there is room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Total {
+    /// As the user gave it: so many bytes of the devices are used.
+    Given(u64),
+    /// As it was chosen here: so many bytes are in swap. Several processes take a little more of the disk than
+    /// what they have there.
+    Chosen(u64),
+    /// Each device has a size of its own.
+    None,
+}
+
+impl Total {
+    pub fn bytes(self) -> u64 {
+        match self {
+            Total::Given(bytes) | Total::Chosen(bytes) => bytes,
+            Total::None => u64::MAX,
+        }
+    }
+
+    /// What a device is made for.
+    fn device(self) -> u64 {
+        match self {
+            Total::Given(bytes) => bytes,
+            Total::Chosen(bytes) => bytes.saturating_mul(2),
+            Total::None => u64::MAX,
+        }
+    }
+}
 
 /// What kind of device a process opens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,6 +71,8 @@ pub enum Kind {
 pub struct Opened {
     pub fd: OwnedFd,
     pub max_bytes: u64,
+    /// It is under the total of all.
+    pub shares: bool,
     pub kind: Kind,
     pub description: String,
     /// What `hugeswap swapoff` calls it: 'ram', or the absolute path that --swap named.
@@ -80,7 +119,7 @@ struct Wanted {
 }
 
 /// `memory`: what the run has of it.
-pub fn open_all(args: &RunArgs, memory: u64) -> Result<Vec<Opened>, Failure> {
+pub fn open_all(args: &RunArgs, memory: u64) -> Result<Places, Failure> {
     let mut places = args.swap.clone();
     if places.is_empty() {
         let dir = default_directory().map_err(|e| Failure::ours(e.to_string()))?;
@@ -122,21 +161,23 @@ pub fn open_all(args: &RunArgs, memory: u64) -> Result<Vec<Opened>, Failure> {
             return Err(Failure::ours(wanted[i].lacks.clone()));
         }
     }
-    let mut opened = Vec::new();
-    for (w, max) in wanted.iter().zip(divide(&wanted, total, memory)) {
-        if max == 0 {
-            eprintln!(
-                "hugeswap: warning: '{}' is not used: others take all of --swap-size",
-                w.place.spec
-            );
-            continue;
-        }
-        let is_given = total.is_some() || w.place.size.is_some();
-        let mut device = open(args, w, max, is_given)?;
+    let shares = |w: &&Wanted| total.is_some() || w.is_free && !is_block(&w.target);
+    let total = match total {
+        Some(bytes) => Total::Given(bytes),
+        None if wanted.iter().any(|w| shares(&w)) => Total::Chosen(sizing::swap_for(memory)),
+        None => Total::None,
+    };
+    let mut devices = Vec::new();
+    for w in &wanted {
+        let shares = shares(&w);
+        let most = if shares { total.device() } else { u64::MAX };
+        let is_given = args.swap_size.is_some() && wanted.len() == 1 || w.place.size.is_some();
+        let mut device = open(args, w, whole_segments(w.room.min(most)), is_given)?;
         device.why.clone_from(&w.why);
-        opened.push(device);
+        device.shares = shares;
+        devices.push(device);
     }
-    Ok(opened)
+    Ok(Places { devices, total })
 }
 
 /// The same place under whatever names.
@@ -152,6 +193,10 @@ fn named_twice(places: &[Place]) -> Option<&SwapSpec> {
 
 fn target(spec: &SwapSpec) -> Result<Target, Failure> {
     match spec {
+        SwapSpec::Path(p) if !p.exists() && p.is_symlink() => Err(Failure::ours(format!(
+            "swap '{}' is a link to what is not there: make that, or give another place",
+            p.display()
+        ))),
         // A file that is not there yet will be made; below /dev it would be a mistyped device, in memory.
         SwapSpec::Path(p)
             if !p.exists()
@@ -215,8 +260,9 @@ fn look(args: &RunArgs, memory: u64, place: Place, target: Target) -> Result<Wan
                 free: u64::MAX,
             });
             let chosen = is_free.then(|| sizing::swap_file(memory, space.total, space.free));
-            why = chosen.as_ref().map(|c| c.why.clone());
-            file_room(path, space.free, own, chosen)
+            why = chosen.map(|c| c.why);
+            let room = is_free.then(|| sizing::disk_room(space.total, space.free));
+            file_room(path, space.free, own, room)
         }
     };
     if let Some(own) = own.filter(|&own| whole_segments(own) > room) {
@@ -238,14 +284,14 @@ fn look(args: &RunArgs, memory: u64, place: Place, target: Target) -> Result<Wan
 }
 
 /// What may go to a file, and what to say if it is too little.
-fn file_room(path: &Path, free: u64, own: Option<u64>, chosen: Option<Chosen>) -> (u64, String) {
+fn file_room(path: &Path, free: u64, own: Option<u64>, chosen: Option<u64>) -> (u64, String) {
     let (path, has) = (path.display(), Size::from_bytes(free));
-    let (room, lacks) = if let Some(chosen) = chosen {
+    let (room, lacks) = if let Some(room) = chosen {
         let why = format!(
             "there is no room for swap at '{path}': {has} are free, and without --swap-size the disk \
              keeps a fifth and 10G free; give --swap-size, or another place with --swap"
         );
-        (chosen.bytes, why)
+        (room, why)
     } else {
         // What the disk has, less a tenth that is left to others; or what was asked for.
         let room = free - own.map_or(free / 10, |_| 0);
@@ -274,47 +320,8 @@ fn within(limit: Option<u64>, room: u64, lacks: String) -> (u64, String) {
     }
 }
 
-/// How much each gets. What the user gave for all, those that have room share equally, the highest
-/// priority first; without that, those of which no size was given share what a run of that much memory gets.
-fn divide(wanted: &[Wanted], total: Option<u64>, memory: u64) -> Vec<u64> {
-    let segments = |bytes: u64| bytes / SEGMENT_BYTES;
-    let shares = |w: &&Wanted| total.is_some() || w.is_free && !is_block(&w.target);
-    let total = total.unwrap_or_else(|| sizing::swap_for(memory));
-    let sharing: Vec<(u64, i16)> = { wanted.iter().filter(shares) }
-        .map(|w| (segments(w.room), w.place.priority))
-        .collect();
-    let mut got = share(segments(total), &sharing).into_iter();
-    let all = wanted.iter().map(|w| match shares(&w) {
-        true => got.next().unwrap_or(0),
-        false => segments(w.room),
-    });
-    all.map(|n| n * SEGMENT_BYTES).collect()
-}
-
 fn is_block(target: &Target) -> bool {
     matches!(target, Target::BlockDevice(_))
-}
-
-/// Shares `total` among those with so much room and these priorities, which fall.
-fn share(mut total: u64, sharing: &[(u64, i16)]) -> Vec<u64> {
-    let mut all = Vec::new();
-    for equals in sharing.chunk_by(|a, b| a.1 == b.1) {
-        let mut got = vec![0; equals.len()];
-        loop {
-            let open = (0..equals.len()).filter(|&i| got[i] < equals[i].0).count() as u64;
-            if open == 0 || total == 0 {
-                break;
-            }
-            let each = (total / open).max(1);
-            for (g, &(room, _)) in got.iter_mut().zip(equals) {
-                let more = each.min(room - *g).min(total);
-                *g += more;
-                total -= more;
-            }
-        }
-        all.extend(got);
-    }
-    all
 }
 
 fn open(args: &RunArgs, wanted: &Wanted, max: u64, filled: bool) -> Result<Opened, Failure> {
@@ -323,7 +330,7 @@ fn open(args: &RunArgs, wanted: &Wanted, max: u64, filled: bool) -> Result<Opene
         Target::Directory(p) | Target::File(p) => {
             let opened = open_file(p, max)?;
             if matches!(os::is_memory_backed(directory(p)), Ok(true)) {
-                eprintln!(
+                errln!(
                     "hugeswap: warning: '{}' is memory: swapping out to it frees nothing",
                     p.display()
                 );
@@ -363,6 +370,7 @@ fn open_file(path: &Path, max: u64) -> Result<Opened, Failure> {
         name: absolute(path),
         fd,
         max_bytes: max,
+        shares: false,
         kind: Kind::File,
         why: None,
         shorter: (had < max).then_some(had),
@@ -387,13 +395,14 @@ fn open_block(args: &RunArgs, path: &Path, max: u64) -> Result<Opened, Failure> 
         name: absolute(path),
         fd,
         max_bytes: whole_segments(max.min(device.capacity())),
+        shares: false,
         kind: Kind::File,
         why: None,
         shorter: None,
     })
 }
 
-/// Memory in place of a disk. With a size it is filled here, so that it counts for whoever
+/// Memory in place of a disk. With a size of its own it is filled here, so that it counts for whoever
 /// started hugeswap and not for the program; without, it comes as it is used.
 fn open_ram(max: u64, filled: bool) -> Result<Opened, Failure> {
     let file = os::memory_file("hugeswap-ram")
@@ -409,10 +418,11 @@ fn open_ram(max: u64, filled: bool) -> Result<Opened, Failure> {
         })?;
     }
     Ok(Opened {
-        description: format!("ram ({})", Size::from_bytes(max)),
+        description: RAM.to_owned(),
         name: RAM.to_owned(),
         fd: OwnedFd::from(file),
         max_bytes: max,
+        shares: false,
         kind: if filled { Kind::FilledRam } else { Kind::Ram },
         why: None,
         shorter: None,
@@ -440,21 +450,4 @@ pub fn give_back(d: &Opened, clusters: Range<usize>) {
     }
     let bytes = |clusters: usize| (clusters * PMD_SIZE) as u64;
     let _ = os::punch_hole(d.fd.as_fd(), bytes(clusters.start), bytes(clusters.len()));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_total_is_shared_as_there_is_room() {
-        assert_eq!(share(8, &[(100, 0)]), [8]);
-        assert_eq!(share(8, &[(100, 0), (100, 0)]), [4, 4]);
-        assert_eq!(share(8, &[(2, 0), (100, 0)]), [2, 6]);
-        assert_eq!(share(9, &[(100, 0), (100, 0)]), [5, 4]);
-        assert_eq!(share(8, &[(5, 3), (100, 0), (1, 0)]), [5, 2, 1]);
-        assert_eq!(share(4, &[(5, 3), (100, 0)]), [4, 0]);
-        assert_eq!(share(100, &[(5, 3), (10, 0)]), [5, 10]);
-        assert_eq!(share(8, &[]), [0; 0]);
-    }
 }

@@ -15,10 +15,13 @@ use super::words::{News, GOES_ON};
 use super::{program, supervisor, Failure};
 use crate::run_args::RunArgs;
 use crate::size::Size;
-use crate::sizing::{self, Chosen, LEAST_ADDRESSES, LEAST_MEMORY};
+use crate::sizing::{self, Chosen, LEAST_ADDRESSES, LEAST_DATA, LEAST_DESCRIPTORS, LEAST_MEMORY};
 
 /// Everything that can go wrong before the program runs is found out here, in one process.
 pub fn run(args: &RunArgs) -> Result<u8, Failure> {
+    check_proc()?;
+    signals::outgrow_limits();
+    check_limits()?;
     let memory = limit(args)?;
     let name = &args.program[0];
     let path = program::find(name)?;
@@ -27,7 +30,6 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     program::check_library(&library)?;
     check_kernel(args)?;
     check_addresses()?;
-    signals::outgrow_files();
     check_file_size()?;
 
     let (status_in, status_out) =
@@ -57,7 +59,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
                 supervisor,
                 // Kept open as long as this process lives: its end tells the supervisor.
                 to_supervisor: alive_out.into(),
-                stopped_since: None,
+                stopped_for: None,
                 asked: VecDeque::new(),
                 program: 0,
             }
@@ -116,8 +118,20 @@ fn check_kernel(args: &RunArgs) -> Result<(), Failure> {
     }
 }
 
+/// Engines read what their programs have mapped, and find the supervisor there.
+fn check_proc() -> Result<(), Failure> {
+    match std::fs::read_link("/proc/self") {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Failure::ours(
+            "/proc is not mounted, and hugeswap needs it: 'mount -t proc proc /proc' mounts it",
+        )),
+    }
+}
+
 /// A supervisor that is stopped is waited for so long: programs that want swap from it stand still.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How often is looked meanwhile.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The engine needs room among the program's addresses.
 fn check_addresses() -> Result<(), Failure> {
@@ -127,6 +141,27 @@ fn check_addresses() -> Result<(), Failure> {
              run 'ulimit -v unlimited' first; --memory bounds what the program uses",
             Size::from_bytes(limit),
             Size::from_bytes(LEAST_ADDRESSES)
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// What supervisor and engines can't do without.
+fn check_limits() -> Result<(), Failure> {
+    if let Ok(Some(limit)) = probe::limit(Limit::Descriptors) {
+        if limit < LEAST_DESCRIPTORS {
+            return Err(Failure::ours(format!(
+                "'ulimit -n' allows {limit} descriptors only, and hugeswap needs {LEAST_DESCRIPTORS}: \
+                 run 'ulimit -n 1024' first"
+            )));
+        }
+    }
+    match probe::limit(Limit::Data) {
+        Ok(Some(limit)) if limit < LEAST_DATA => Err(Failure::ours(format!(
+            "'ulimit -d' is {}, and hugeswap needs {} of writable addresses (hardly any of it is used) in each \
+             process: run 'ulimit -d unlimited' first; --memory bounds what the program uses",
+            Size::from_bytes(limit),
+            Size::from_bytes(LEAST_DATA)
         ))),
         _ => Ok(()),
     }
@@ -150,8 +185,8 @@ struct Front {
     signals: OwnedFd,
     supervisor: i32,
     to_supervisor: File,
-    /// Since when the supervisor is stopped, if it is.
-    stopped_since: Option<Instant>,
+    /// How long the supervisor has been stopped, if it is, as far as this process has seen.
+    stopped_for: Option<Duration>,
     /// Signals of which it is not known yet to whom they were sent.
     asked: VecDeque<Came>,
     program: i32,
@@ -163,14 +198,19 @@ impl Front {
         loop {
             // Without a program nobody could have them.
             let signals = (self.program != 0).then_some(self.signals.as_fd());
-            let most = self
-                .stopped_since
-                .map(|s| PATIENCE.saturating_sub(s.elapsed()));
-            if most == Some(Duration::ZERO) {
+            let left = self.stopped_for.map(|s| PATIENCE.saturating_sub(s));
+            if left == Some(Duration::ZERO) {
                 return Err(self.give_up());
             }
-            let [has_news, has_signal] =
-                sys::wait_readable([Some(self.news.as_fd()), signals], most);
+            let began = Instant::now();
+            let [has_news, has_signal] = sys::wait_readable(
+                [Some(self.news.as_fd()), signals],
+                left.map(|left| left.min(LOOK)),
+            );
+            if let Some(stopped) = &mut self.stopped_for {
+                // Who stood still himself, in a group that was frozen, has not seen more.
+                *stopped += began.elapsed().min(2 * LOOK);
+            }
             if has_signal {
                 while let Some(came) = signals::next(&self.signals) {
                     self.take(came);
@@ -226,8 +266,8 @@ impl Front {
         if came.signal == libc::SIGCHLD {
             signals::reap_others(self.supervisor);
             match sys::is_stopped(self.supervisor) {
-                true => self.stopped_since = self.stopped_since.or_else(|| Some(Instant::now())),
-                false => self.stopped_since = None,
+                true => self.stopped_for = self.stopped_for.or(Some(Duration::ZERO)),
+                false => self.stopped_for = None,
             }
             return;
         }

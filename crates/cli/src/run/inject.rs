@@ -18,7 +18,7 @@ pub fn from_environment() -> Result<Faults, Failure> {
         code: EXIT_USAGE,
         message: format!("{NAME}: {why}"),
     })?;
-    eprintln!("hugeswap: {NAME} is set: the swap devices have faults ({text})");
+    errln!("hugeswap: {NAME} is set: the swap devices have faults ({text})");
     Ok(faults)
 }
 

@@ -62,7 +62,7 @@ pub fn run(args: RunArgs) -> ExitCode {
     match front::run(&args) {
         Ok(code) => ExitCode::from(code),
         Err(f) => {
-            eprintln!("hugeswap: {}", f.message);
+            errln!("hugeswap: {}", f.message);
             ExitCode::from(f.code)
         }
     }

@@ -142,7 +142,7 @@ impl Outside {
         }
         self.too_much = self.too_much.saturating_add(1);
         if self.too_much == TOLD_AFTER {
-            eprintln!(
+            errln!(
                 "hugeswap: warning: {} of the run's memory can't be swapped (stacks, code, small mappings): \
                  more than --memory leaves room for, so the run goes above it",
                 crate::size::Size::from_bytes(self.bytes())

@@ -12,7 +12,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use hugeswap::control::{Grant, SEGMENT_CLUSTERS};
+use hugeswap::mm::PMD_SIZE;
 
+use super::devices::Total;
 use super::life::Id;
 
 /// Of what is free a process gets one part in so many at a time, but no more than a segment: so the
@@ -40,6 +42,8 @@ impl Owner {
 }
 
 struct Device {
+    /// It is under the total of the run.
+    shares: bool,
     clusters: Vec<Owner>,
     /// How many of each segment are free.
     free: Vec<u8>,
@@ -51,11 +55,16 @@ struct Device {
     discarding_since: Option<Instant>,
 }
 
-pub struct Owners(Vec<Device>);
+pub struct Owners {
+    devices: Vec<Device>,
+    /// What may be granted yet of those that share the run's total.
+    left: usize,
+}
 
 impl Device {
-    fn new(segments: usize) -> Device {
+    fn new(segments: usize, shares: bool) -> Device {
         Device {
+            shares,
             clusters: vec![Owner::Nobody; segments * SEGMENT_CLUSTERS],
             free: vec![SEGMENT_CLUSTERS as u8; segments],
             all_free: segments * SEGMENT_CLUSTERS,
@@ -88,28 +97,55 @@ impl Device {
 }
 
 impl Owners {
-    /// For devices of so many segments.
-    pub fn new(segments: impl Iterator<Item = usize>) -> Owners {
-        Owners(segments.map(Device::new).collect())
+    /// For devices of so many segments, and whether they share the run's total.
+    pub fn new(devices: impl Iterator<Item = (usize, bool)>) -> Owners {
+        let device = |(segments, shares)| Device::new(segments, shares);
+        Owners {
+            devices: devices.map(device).collect(),
+            left: usize::MAX,
+        }
+    }
+
+    /// What may be granted from here on: of `total`, when so many bytes are in swap. Devices that are being
+    /// left don't count: what they hold goes to the others.
+    pub fn measure(&mut self, total: Total, swapped: u64, is_on: impl Fn(usize) -> bool) {
+        let counts = |(n, d): &(usize, &Device)| d.shares && is_on(*n);
+        let devices = self.devices.iter().enumerate().filter(counts);
+        let taken = devices.map(|(_, d)| (d.taken * PMD_SIZE) as u64).sum();
+        let used = match total {
+            Total::Given(_) => taken,
+            // Memory that is shared after a fork is in swap once.
+            Total::Chosen(_) => swapped.min(taken),
+            Total::None => 0,
+        };
+        let left = total.bytes().saturating_sub(used) / PMD_SIZE as u64;
+        self.left = left.try_into().unwrap_or(usize::MAX);
     }
 
     /// Clusters of a device that processes have.
     pub fn taken(&self, device: usize) -> usize {
-        self.0[device].taken
+        self.devices[device].taken
     }
 
     /// Clusters for an image: of a segment that is all free, or else of one where any are.
     pub fn grant(&mut self, device: usize, to: Id) -> Option<Grant> {
-        let d = self.0.get_mut(device)?;
+        let d = self.devices.get_mut(device)?;
+        let left = if d.shares { self.left } else { usize::MAX };
+        if left == 0 {
+            return None;
+        }
         let whole = |&free: &u8| usize::from(free) == SEGMENT_CLUSTERS;
         let any = |&free: &u8| free > 0;
         let segment = d.free.iter().position(whole);
         let segment = segment.or_else(|| d.free.iter().position(any))?;
-        let most = (d.all_free / SHARE).clamp(1, SEGMENT_CLUSTERS);
+        let most = (d.all_free.min(left) / SHARE).clamp(1, SEGMENT_CLUSTERS);
         let first = segment * SEGMENT_CLUSTERS;
         let is_free = |n: &usize| d.clusters[first + n].is_free();
         let given: Vec<usize> = (0..SEGMENT_CLUSTERS).filter(is_free).take(most).collect();
         let mut clusters = 0;
+        if d.shares {
+            self.left -= given.len();
+        }
         for n in given {
             d.set(first + n, Owner::Image(to));
             clusters |= 1 << n;
@@ -119,13 +155,13 @@ impl Owners {
 
     /// Whether something will be free in a moment.
     pub fn is_settling(&self, device: usize) -> bool {
-        let since = self.0.get(device).and_then(|d| d.discarding_since);
+        let since = self.devices.get(device).and_then(|d| d.discarding_since);
         since.is_some_and(|s| s.elapsed() < PATIENCE)
     }
 
     /// An image gives a cluster back, which it must have.
     pub fn give_back(&mut self, device: usize, cluster: usize, by: Id) {
-        let Some(d) = self.0.get_mut(device) else {
+        let Some(d) = self.devices.get_mut(device) else {
             return;
         };
         if d.clusters.get(cluster) == Some(&Owner::Image(by)) {
@@ -136,7 +172,7 @@ impl Owners {
     /// Nobody reads what a dead image has in those clusters that `which` names, by device and cluster,
     /// and no request of it can come there.
     pub fn release(&mut self, id: Id, which: impl Fn(usize, usize) -> bool) {
-        for (n, d) in self.0.iter_mut().enumerate() {
+        for (n, d) in self.devices.iter_mut().enumerate() {
             if d.taken == 0 {
                 continue;
             }
@@ -150,8 +186,8 @@ impl Owners {
 
     /// Clusters of a device whose space is to be given back now, neighbours; `discarded` is to follow.
     fn next_discard(&mut self) -> Option<(usize, Range<usize>)> {
-        let device = self.0.iter().position(|d| d.discards > 0)?;
-        let d = &mut self.0[device];
+        let device = self.devices.iter().position(|d| d.discards > 0)?;
+        let d = &mut self.devices[device];
         let wanted = |owner: &Owner| *owner == Owner::Discard;
         let from = d.first_discard;
         let start = from + d.clusters[from..].iter().position(wanted)?;
@@ -167,7 +203,7 @@ impl Owners {
     }
 
     fn discarded(&mut self, device: usize, clusters: Range<usize>) {
-        let d = &mut self.0[device];
+        let d = &mut self.devices[device];
         d.discarding_since = None;
         for cluster in clusters {
             d.set(cluster, Owner::Nobody);
@@ -227,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_cluster_has_one_owner_and_is_discarded_once() {
-        let mut o = Owners::new([40, 1].into_iter());
+        let mut o = Owners::new([(40, true), (1, true)].into_iter());
         for seg in 0..36 {
             assert_eq!(all(o.grant(0, seg as Id % 2).unwrap()), seg);
         }
@@ -267,7 +303,7 @@ mod tests {
     /// One cluster that may still be written to keeps its fifteen neighbours from nobody.
     #[test]
     fn what_a_dead_image_may_reach_is_withheld_alone() {
-        let mut o = Owners::new([1].into_iter());
+        let mut o = Owners::new([(1, true)].into_iter());
         let mut have = 0u16;
         while let Some(g) = o.grant(0, 3) {
             assert_eq!(have & g.clusters, 0);
@@ -287,7 +323,7 @@ mod tests {
 
     #[test]
     fn the_last_of_it_is_shared() {
-        let mut o = Owners::new([4].into_iter());
+        let mut o = Owners::new([(4, true)].into_iter());
         let mut each = Vec::new();
         for turn in 0.. {
             let Some(g) = o.grant(0, turn % 2) else {
@@ -301,5 +337,35 @@ mod tests {
             "{each:?}"
         );
         assert_eq!(each.iter().sum::<u32>(), 64);
+    }
+
+    /// The total is for all that share it, wherever there is room; a device that is being left does not count.
+    #[test]
+    fn a_total_is_for_all_that_share_it() {
+        let megabytes = |n: u64| n << 20;
+        let total = Total::Given(megabytes(64));
+        let mut o = Owners::new([(1, true), (4, true), (1, false)].into_iter());
+        let take = |o: &mut Owners, device, leaves: usize| -> u32 {
+            let mut n = 0;
+            loop {
+                o.measure(total, 0, |d| d != leaves);
+                match o.grant(device, 1) {
+                    Some(g) => n += g.clusters.count_ones(),
+                    None => return n,
+                }
+            }
+        };
+        assert_eq!(take(&mut o, 0, 9), 16);
+        // 32 MiB are left, of four times as much.
+        assert_eq!(take(&mut o, 1, 9), 16);
+        assert_eq!(take(&mut o, 2, 9), 16);
+        assert_eq!(take(&mut o, 1, 9), 0);
+        // What the first holds can go to the second.
+        assert_eq!(take(&mut o, 1, 0), 16);
+        // What was chosen bounds what is swapped out, whatever of the devices that takes.
+        o.measure(Total::Chosen(megabytes(64)), megabytes(60), |_| true);
+        assert!(o.grant(1, 2).is_some());
+        o.measure(Total::Chosen(megabytes(64)), megabytes(64), |_| true);
+        assert_eq!(o.grant(1, 2), None);
     }
 }

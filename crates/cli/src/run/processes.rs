@@ -13,12 +13,15 @@ use std::time::{Duration, Instant};
 use hugeswap::control::link::{
     self, Address, Also, Descriptors, Place, Received, Reply, Request, Secret,
 };
-use hugeswap::control::{Answer, DeviceEntry, Orders, Proc, Writer, LAYOUT, MAX_DEVICES};
+use hugeswap::control::{
+    Answer, DeviceEntry, Orders, Proc, Unmanaged, Writer, LAYOUT, MAX_DEVICES,
+};
 use hugeswap::stats::Stats;
 use hugeswap::sys::futex::{self, Scope};
 use hugeswap::sys::thread::random;
 use hugeswap::sys::Errno;
 
+use super::devices::Total;
 use super::life::{Id, Life, Stage};
 use super::loans::{self, Sweeps};
 use super::object::Object;
@@ -99,10 +102,23 @@ impl Member {
         }
     }
 
-    fn print_log(&mut self) {
+    /// Prints its log, and notes what programs it became.
+    fn hear_page(&mut self, unmanaged: &mut Vec<Exec>) {
         let page = self.object.page();
         self.log_seen = page.read_log(self.log_seen, |line| errln!("hugeswap: {line}"));
+        page.hear_unmanaged(|pid, why, path| {
+            let path = String::from_utf8_lossy(path).into_owned();
+            unmanaged.push(Exec { pid, why, path });
+        });
     }
+}
+
+/// A process became a program without hugeswap.
+pub struct Exec {
+    /// As the process sees it.
+    pub pid: u32,
+    pub why: Unmanaged,
+    pub path: String,
 }
 
 /// A connection that has not said what it is.
@@ -115,9 +131,10 @@ struct Guest {
 
 /// Where processes find the supervisor, and what they get.
 pub struct Door {
-    listening: [OwnedFd; 2],
+    /// By its name, and by a path for those in another network name space.
+    listening: Vec<OwnedFd>,
     /// The second one's file, by which it has a path.
-    _path: File,
+    _path: Option<File>,
     secret: Secret,
     /// For the environment.
     pub address: String,
@@ -154,6 +171,7 @@ pub struct Processes {
     ends: bool,
     /// Some program of the run has registered.
     has_come: bool,
+    execs: Vec<Exec>,
 }
 
 impl Door {
@@ -163,15 +181,18 @@ impl Door {
         };
         let secret = [random(), random()];
         let key = format!("{:016x}", random());
-        let (by_path, file) = listen_by_path(&key).map_err(|e| failed(&e))?;
+        // Where no directory can be written to, the name alone has to do.
+        let (by_path, file) = listen_by_path(&key).ok().unzip();
         // By the number that /proc knows us by.
         let me = std::fs::read_link("/proc/self").unwrap_or_default();
-        let path = format!("/proc/{}/fd/{}", me.display(), file.as_raw_fd());
+        let path = file.as_ref().map_or_else(String::new, |file: &File| {
+            format!("/proc/{}/fd/{}", me.display(), file.as_raw_fd())
+        });
         let text = Address::text(&key, secret, &path);
         let address = Address::parse(text.as_bytes()).ok_or_else(|| failed(&"its name"))?;
         let by_name = address.listen().map(own).map_err(|e| failed(&e))?;
         Ok(Door {
-            listening: [by_name, by_path],
+            listening: [by_name].into_iter().chain(by_path).collect(),
             _path: file,
             secret,
             address: text,
@@ -270,6 +291,7 @@ impl Processes {
             past: Box::default(),
             ends: false,
             has_come: false,
+            execs: Vec::new(),
         })
     }
 
@@ -738,11 +760,18 @@ impl Processes {
 
     /// Prints what processes have to say.
     pub fn print_logs(&mut self) {
-        self.members.values_mut().for_each(Member::print_log);
+        for m in self.members.values_mut() {
+            m.hear_page(&mut self.execs);
+        }
+    }
+
+    /// What processes have said since the last time of programs without hugeswap that they become.
+    pub fn take_execs(&mut self) -> Vec<Exec> {
+        std::mem::take(&mut self.execs)
     }
 
     /// Takes swap back that processes have no use for, and gives it to those who want some.
-    pub fn grant(&mut self) {
+    pub fn grant(&mut self, total: Total, is_on: impl Fn(usize) -> bool) {
         let swap = Arc::clone(&self.swap);
         let mut owners = swap.owners();
         let devices = self.control.devices();
@@ -751,6 +780,8 @@ impl Processes {
             let page = m.page();
             page.take_freed(sizes, |d, cluster| owners.give_back(d, cluster, id));
         }
+        let swapped = |m: &Member| m.page().stats.swapped_bytes.get();
+        owners.measure(total, self.present().map(|(_, m)| swapped(m)).sum(), is_on);
         let live = |id: &Id| self.life.stage(*id) == Some(Stage::Live);
         for (&id, m) in self.members.iter().filter(|(id, _)| live(id)) {
             for d in 0..MAX_DEVICES {
@@ -823,7 +854,7 @@ impl Processes {
                 if let Some(p) = &m.process {
                     self.poller.remove(p.as_fd());
                 }
-                m.print_log();
+                m.hear_page(&mut self.execs);
                 self.past.merge(&m.page().stats, false);
             }
         }

@@ -43,6 +43,8 @@ struct Inherited {
     sigxfsz: AtomicUsize,
     /// The largest files, soft and hard.
     file_size: [AtomicU64; 2],
+    /// The most descriptors, soft and hard.
+    descriptors: [AtomicU64; 2],
 }
 
 static INHERITED: Inherited = Inherited {
@@ -52,7 +54,20 @@ static INHERITED: Inherited = Inherited {
     sigchld: AtomicUsize::new(libc::SIG_DFL),
     sigxfsz: AtomicUsize::new(libc::SIG_DFL),
     file_size: [const { AtomicU64::new(libc::RLIM_INFINITY) }; 2],
+    descriptors: [const { AtomicU64::new(libc::RLIM_INFINITY) }; 2],
 };
+
+fn note_limit(at: &[AtomicU64; 2], limit: libc::rlimit) {
+    at[0].store(limit.rlim_cur, Relaxed);
+    at[1].store(limit.rlim_max, Relaxed);
+}
+
+fn noted_limit(at: &[AtomicU64; 2]) -> libc::rlimit {
+    libc::rlimit {
+        rlim_cur: at[0].load(Relaxed),
+        rlim_max: at[1].load(Relaxed),
+    }
+}
 
 #[used]
 #[link_section = ".init_array"]
@@ -104,18 +119,19 @@ pub fn give_back(command: &mut Command) {
         (libc::SIGCHLD, INHERITED.sigchld.load(Relaxed)),
         (libc::SIGXFSZ, INHERITED.sigxfsz.load(Relaxed)),
     ];
-    let [soft, hard] = [0, 1].map(|i: usize| INHERITED.file_size[i].load(Relaxed));
-    let file_size = libc::rlimit {
-        rlim_cur: soft,
-        rlim_max: hard,
-    };
+    let limits = [
+        (libc::RLIMIT_FSIZE, noted_limit(&INHERITED.file_size)),
+        (libc::RLIMIT_NOFILE, noted_limit(&INHERITED.descriptors)),
+    ];
     // SAFETY: the closure makes system calls only, on memory of its own.
     unsafe {
         command.pre_exec(move || {
             for (signal, action) in actions {
                 libc::signal(signal, action);
             }
-            libc::setrlimit(libc::RLIMIT_FSIZE, &file_size);
+            for (resource, limit) in &limits {
+                libc::setrlimit(*resource, limit);
+            }
             libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
             for fd in (0..3).filter(|fd| closed >> fd & 1 != 0) {
                 libc::close(fd);
@@ -126,11 +142,10 @@ pub fn give_back(command: &mut Command) {
 }
 
 /// In front and supervisor: a limit of the size of files is an error where it is met, and no signal; what
-/// is theirs may be larger than what the program's may be.
-pub fn outgrow_files() {
-    let before = super::sys::raise_file_size();
-    INHERITED.file_size[0].store(before.rlim_cur, Relaxed);
-    INHERITED.file_size[1].store(before.rlim_max, Relaxed);
+/// is theirs may be larger than what the program's may be. And they may have as many descriptors as they are allowed.
+pub fn outgrow_limits() {
+    note_limit(&INHERITED.file_size, super::sys::raise_file_size());
+    note_limit(&INHERITED.descriptors, super::sys::raise_descriptors());
     // SAFETY: no memory is passed.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }

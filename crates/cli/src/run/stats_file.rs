@@ -212,7 +212,7 @@ impl StatsFile {
 }
 
 fn complain(path: &Path, why: &dyn std::fmt::Display) {
-    eprintln!(
+    errln!(
         "hugeswap: warning: can't write the statistics to '{}': {why}",
         path.display()
     );

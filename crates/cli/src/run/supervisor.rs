@@ -17,6 +17,7 @@ use hugeswap::control::{
 
 use hugeswap::sys::futex::{self, Scope};
 
+use super::devices::{Places, Total};
 use super::owners::{Owners, Swap};
 use super::processes::{Door, Pages, Processes};
 use super::signals;
@@ -43,7 +44,7 @@ pub fn run(plan: Plan<'_>, status: OwnedFd, alive: OwnedFd, front: Process) -> i
     match start(&plan) {
         Ok(run) => run.supervise(&plan, Arc::new(status), alive, front),
         Err(f) => {
-            eprintln!("hugeswap: {}", f.message);
+            errln!("hugeswap: {}", f.message);
             News::Ended(Status::Exited(f.code), false).tell(&status);
             0
         }
@@ -55,6 +56,8 @@ struct Run {
     orders: &'static Orders,
     swap: Arc<Swap>,
     devices: Arc<Vec<devices::Opened>>,
+    /// What may go to those together that share it.
+    total: Total,
     program: i32,
     /// The same, as long as nobody has waited for it.
     handle: Option<Process>,
@@ -67,6 +70,9 @@ struct Run {
     outside: outside::Outside,
 }
 
+/// Descriptors that a process needs here, and those of the moment in which it comes.
+const OF_A_PROCESS: usize = 12;
+
 fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     let ours = |what: &str, e: std::io::Error| Failure::ours(format!("{what}: {e}"));
     let args = plan.args;
@@ -75,7 +81,7 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     if no_move {
         evicts_by_copying(args.strict)?;
     }
-    let devices = devices::open_all(args, plan.memory.bytes)?;
+    let Places { devices, total } = devices::open_all(args, plan.memory.bytes)?;
     // A huge page keeps a page table in reserve, base pages need one.
     let limit = plan.memory.bytes - plan.memory.bytes / hugeswap::engine::OVERHEAD_SHARE;
     let (file, control) = control_page(
@@ -88,13 +94,15 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
             no_move: no_move.into(),
             swapin: SwapIn::from(args.swapin) as u32,
             encrypt: encrypts(args).into(),
+            compress: args.compress.to_word(),
+            swap_bytes: total.bytes(),
             faults,
         },
         &devices,
     )?;
     let (orders_file, orders) = orders_page()?;
     if args.verbose {
-        eprintln!(
+        errln!(
             "hugeswap: memory {} ({}), swap on {}",
             Size::from_bytes(plan.memory.bytes),
             plan.memory.why,
@@ -102,12 +110,19 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
                 .iter()
                 .map(|d| {
                     let why = d.why.iter().map(|why| format!(" ({why})"));
-                    let size = Size::from_bytes(d.max_bytes);
+                    let most = if d.shares { total.bytes() } else { u64::MAX };
+                    let size = Size::from_bytes(d.max_bytes.min(most));
                     format!("{} up to {size}{}", d.description, why.collect::<String>())
                 })
                 .collect::<Vec<_>>()
                 .join(", ")
         );
+        if devices.iter().filter(|d| d.shares).count() > 1 {
+            errln!(
+                "hugeswap: swap in all up to {}",
+                Size::from_bytes(total.bytes())
+            );
+        }
     }
     let mut handed = vec![&file];
     handed.extend(devices.iter().map(|d| &d.fd));
@@ -117,7 +132,8 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     let pages = Pages::default();
     let address = door.address.clone();
     let sizes = control.devices().iter().map(DeviceEntry::segments);
-    let swap = Swap::new(Owners::new(sizes));
+    let shares = devices.iter().map(|d| d.shares);
+    let swap = Swap::new(Owners::new(sizes.zip(shares)));
     let pages_of = Arc::clone(&pages);
     let processes = Processes::new((control, orders), Arc::clone(&swap), door, handed, pages_of)
         .map_err(|e| ours("programs could not reach the supervisor", e))?;
@@ -126,12 +142,19 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     let ram = ram.map_err(|e| ours("no descriptors", e))?;
     let outside = outside::Outside::new(plan.memory.bytes, ram);
     let stats = args.stats_json.as_deref().and_then(StatsFile::open);
+    // The first process would wait for ever for others to give some back.
+    if !sys::has_descriptors(OF_A_PROCESS, &file) {
+        return Err(Failure::ours(
+            "too few file descriptors for a run: raise the hard limit, 'ulimit -Hn 64' or more",
+        ));
+    }
     let program = spawn(plan, &address, control, pages)?;
     Ok(Run {
         control,
         orders,
         swap,
         devices: Arc::new(devices),
+        total,
         program,
         handle: Process::of_child(program).ok(),
         processes,
@@ -149,7 +172,7 @@ fn encrypts(args: &RunArgs) -> bool {
     // The variable is for tests.
     let able = able && env_flag("HUGESWAP_NO_AES") == 0;
     if args.verbose && !args.no_encrypt && !able {
-        eprintln!(
+        errln!(
             "hugeswap: this processor has no AES instructions: swap is checked, but not encrypted"
         );
     }
@@ -175,7 +198,7 @@ fn evicts_by_copying(strict: bool) -> Result<(), Failure> {
             "{WHY} the memory limit can't be kept, as --strict wants; use Linux 6.8 or later"
         )));
     }
-    eprintln!("hugeswap: warning: {WHY} it may go above its memory limit. Use Linux 6.8 or later");
+    errln!("hugeswap: warning: {WHY} it may go above its memory limit. Use Linux 6.8 or later");
     Ok(())
 }
 
@@ -194,6 +217,7 @@ fn control_page(
         .map(|d| NewDevice {
             name: &d.name,
             max_bytes: d.max_bytes,
+            shares: d.shares,
             kind: d.kind as u32,
         })
         .collect();
@@ -239,7 +263,7 @@ fn spawn(plan: &Plan<'_>, address: &str, control: Writer, pages: Pages) -> Resul
     };
     match zero_copy::install(&mut command, watch) {
         Ok(guard) => zero_copy::take_over(guard, control, pages, watch),
-        Err(e) => eprintln!("hugeswap: warning: staging folios are not used again: {e}"),
+        Err(e) => errln!("hugeswap: warning: staging folios are not used again: {e}"),
     }
     signals::give_back(&mut command);
     signals::forget_early();
@@ -255,6 +279,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The same while a process waits for its share, or a device is swapped off.
 const LOOK_SOON: Duration = Duration::from_millis(10);
 
+const STRICT_ENDS: &str = "hugeswap: a program of the run is unmanaged, so --strict ends the run";
+
 impl Run {
     fn supervise(
         mut self,
@@ -264,7 +290,6 @@ impl Run {
         front: Process,
     ) -> i32 {
         News::Started(self.program).tell(&status);
-        sys::raise_descriptors();
         // The program has the caller's streams; ours would keep pipes open.
         sys::detach_streams(&[0, 1]);
         let front = Arc::new(Front::new(front));
@@ -286,7 +311,8 @@ impl Run {
         let mut usages: Vec<Usage> = self.usages();
         self.discard_free();
         loop {
-            self.processes.grant();
+            let is_on = |d| self.orders.usage(d).phase == Phase::On;
+            self.processes.grant(self.total, is_on);
             self.processes.print_logs();
             cores.look_around(self.processes.present());
             let devices = Arc::clone(&self.devices);
@@ -300,6 +326,7 @@ impl Run {
             }
             let pressed = arbiter.turn(&self.processes);
             self.processes.tell();
+            self.take_settings();
             self.empty_devices();
             let now = self.usages();
             self.show_devices(&now);
@@ -364,6 +391,13 @@ impl Run {
         }
     }
 
+    /// Settings that were changed from outside.
+    fn take_settings(&self) {
+        if let Some(mode) = self.orders.swap_in() {
+            self.control.set_swap_in(mode);
+        }
+    }
+
     /// Gives back the space of what nobody has, as long as the run lasts.
     fn discard_free(&self) {
         let (swap, devices) = (Arc::clone(&self.swap), Arc::clone(&self.devices));
@@ -393,9 +427,10 @@ impl Run {
 
     /// Programs that hugeswap is not in are told of; with --strict they end the run.
     fn look_for_strangers(&mut self, plan: &Plan<'_>, goes_on: bool) {
+        self.unmanaged.hear(self.processes.take_execs());
         let is_new = self.unmanaged.look(self.program as u32, &self.processes);
         if is_new && goes_on && plan.args.strict {
-            eprintln!("hugeswap: a program of the run is unmanaged, so --strict ends the run");
+            errln!("{STRICT_ENDS}");
             self.kill_all();
             self.unmanaged.kill_all();
         }
@@ -404,19 +439,35 @@ impl Run {
     /// The program itself has ended: report, and let the front go.
     fn finish(&mut self, plan: &Plan<'_>, s: Status, status: &File, stays: bool) {
         self.processes.print_logs();
+        self.unmanaged.hear(self.processes.take_execs());
+        // What was heard just now has been done by now, or was taken back.
+        let known = self.unmanaged.count_all();
+        for _ in 0..2 {
+            self.unmanaged
+                .look_now(self.program as u32, &self.processes);
+        }
         // What the loader or a shell can't run ends with 127.
         if !self.processes.have_come() && matches!(s, Status::Exited(code) if code != 127) {
             self.unmanaged.never_came(&plan.path.display().to_string());
         }
+        let all = self.unmanaged.count_all();
+        if plan.args.strict && all > known {
+            errln!("{STRICT_ENDS}");
+        }
+        // However soon it was over.
+        let s = match plan.args.strict && all > 0 {
+            true => Status::Killed(libc::SIGKILL),
+            false => s,
+        };
         let figures = self.figures(plan, Some(s));
         if !self.stats.as_mut().is_some_and(|to| to.write_last(figures)) {
             self.stats = None;
         }
         if let Some(line) = self.unmanaged.summary() {
-            eprintln!("hugeswap: warning: {line}");
+            errln!("hugeswap: warning: {line}");
         }
         if plan.args.verbose {
-            eprintln!("hugeswap: {}", report::summary(&self.processes.total()));
+            errln!("hugeswap: {}", report::summary(&self.processes.total()));
         }
         News::Ended(s, stays).tell(status);
         // Daemons may live on; whoever reads our streams need not wait for them.

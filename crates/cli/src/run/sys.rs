@@ -240,9 +240,15 @@ pub fn set_event(fd: &OwnedFd, on: bool) {
     };
 }
 
-/// As many descriptors as this process may have.
-pub fn raise_descriptors() {
-    raise(libc::RLIMIT_NOFILE);
+/// As many descriptors as this process may have; what it had before.
+pub fn raise_descriptors() -> libc::rlimit {
+    raise(libc::RLIMIT_NOFILE)
+}
+
+/// Whether so many more descriptors can be had.
+pub fn has_descriptors(n: usize, like: &OwnedFd) -> bool {
+    let held: Vec<_> = (0..n).map_while(|_| like.try_clone().ok()).collect();
+    held.len() == n
 }
 
 /// Files, memory files too, as large as this process may make them; what it had before.

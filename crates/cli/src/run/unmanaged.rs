@@ -1,6 +1,7 @@
 //! Programs of the run that hugeswap is not in: their memory is bounded by nobody, so it is said.
 //!
-//! Who descends from the run's processes and has not registered is looked at in `/proc`. The loader maps
+//! A managed program that is about to become one that can't be managed says so itself. Who descends from the run's
+//! processes and has not registered is looked at in `/proc`, too. The loader maps
 //! what is to be preloaded before any other library, and the kernel tells of a program how it was
 //! started: so whether one will register is known from what it is, not from how long it takes.
 
@@ -10,7 +11,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::processes::Processes;
+use hugeswap::control::Unmanaged;
+
+use super::processes::{Exec, Processes};
 use super::sys::Process;
 
 /// Looks come no closer together, and take no more than a hundredth of the time.
@@ -123,9 +126,30 @@ struct Stranger {
     process: Option<Process>,
 }
 
+/// What a process has said that it becomes.
+struct Announced {
+    exec: Exec,
+    why: Why,
+    /// There was time to take it back.
+    is_old: bool,
+}
+
+fn why(said: Unmanaged) -> Option<Why> {
+    Some(match said {
+        Unmanaged::Static => Why::Static,
+        Unmanaged::Narrow => Why::Narrow,
+        Unmanaged::GainsRights => Why::GainsRights,
+        Unmanaged::NotLoaded => Why::NotLoaded,
+        Unmanaged::NotAtAll => return None,
+    })
+}
+
 pub struct Watch {
     library: String,
     next: Instant,
+    announced: Vec<Announced>,
+    /// Numbers, as they see them, of those of whom it is not known yet what they become.
+    undecided: BTreeSet<u32>,
     strangers: BTreeMap<u32, Stranger>,
     counts: BTreeMap<Why, u32>,
 }
@@ -138,35 +162,90 @@ impl Watch {
         Watch {
             library: name.to_string_lossy().into_owned(),
             next: Instant::now(),
+            announced: Vec::new(),
+            undecided: BTreeSet::new(),
             strangers: BTreeMap::new(),
             counts: BTreeMap::new(),
         }
     }
 
+    /// What processes have said of programs that they become.
+    pub fn hear(&mut self, execs: Vec<Exec>) {
+        for exec in execs {
+            match why(exec.why) {
+                Some(why) => self.announced.push(Announced {
+                    exec,
+                    why,
+                    is_old: false,
+                }),
+                None => self.announced.retain(|a| a.exec.pid != exec.pid),
+            }
+        }
+    }
+
     /// Looks around, if it is time; says what is new. True if there is something new.
     pub fn look(&mut self, program: u32, processes: &Processes) -> bool {
+        Instant::now() >= self.next && self.look_now(program, processes)
+    }
+
+    /// The same, for the last time.
+    pub fn look_now(&mut self, program: u32, processes: &Processes) -> bool {
         let now = Instant::now();
-        if now < self.next || !processes.sees_proc() {
-            return false;
-        }
-        let members = processes.numbers();
-        let mut around = descendants(members.iter().copied().chain([program]));
-        around.extend(self.strangers.keys());
         let mut is_new = false;
-        for pid in around {
-            is_new |= self.meet(pid, members.contains(&pid), now);
+        self.undecided.clear();
+        if processes.sees_proc() {
+            let members = processes.numbers();
+            let mut around = descendants(members.iter().copied().chain([program]));
+            around.extend(self.strangers.keys());
+            for pid in around {
+                is_new |= self.meet(pid, members.contains(&pid), now);
+            }
         }
+        is_new |= self.count_announced();
         self.next = now + BETWEEN.max(now.elapsed() * SHARE);
         is_new
     }
 
+    /// Who has said what it becomes, and is not there any more, was that.
+    fn count_announced(&mut self) -> bool {
+        let mut is_new = false;
+        for mut a in std::mem::take(&mut self.announced) {
+            if a.is_old && !self.undecided.contains(&a.exec.pid) {
+                self.count(
+                    a.why,
+                    &format!("'{}' (process {})", a.exec.path, a.exec.pid),
+                );
+                is_new = true;
+            } else {
+                a.is_old = true;
+                self.announced.push(a);
+            }
+        }
+        is_new
+    }
+
+    /// Takes what the process, by the number that it has itself, has said of what it becomes.
+    fn take_announced(&mut self, own: u32) -> bool {
+        let before = self.announced.len();
+        self.announced.retain(|a| a.exec.pid != own);
+        self.announced.len() < before
+    }
+
     fn meet(&mut self, pid: u32, is_member: bool, now: Instant) -> bool {
+        // Of those who have said what they become.
+        let own = match self.announced.is_empty() {
+            true => 0,
+            false => own_number(pid),
+        };
         let who = match is_member {
             true => None,
             false => Identity::of(pid),
         };
         let Some(who) = who else {
             self.strangers.remove(&pid);
+            if is_member {
+                self.undecided.insert(own);
+            }
             return false;
         };
         let old = self.strangers.remove(&pid);
@@ -176,6 +255,9 @@ impl Watch {
             return false;
         }
         let verdict = who.look(pid, &self.library).judge();
+        if !matches!(verdict, Verdict::Unmanaged(_)) {
+            self.undecided.insert(own);
+        }
         if verdict == Verdict::Fine {
             return false;
         }
@@ -189,12 +271,15 @@ impl Watch {
         });
         // What was found while it was exchanged for another program is not found twice.
         let why = match verdict {
-            Verdict::Unmanaged(why) if s.verdict == verdict => Some(why),
+            Verdict::Unmanaged(why) if s.verdict == verdict || self.take_announced(own) => {
+                Some(why)
+            }
             Verdict::Starting(why) if now - s.since > SILENT => Some(why),
             _ => None,
         };
         s.verdict = verdict;
         if let Some(why) = why {
+            self.take_announced(own);
             s.counted = true;
             s.process = Process::of_child(pid as i32).ok();
             self.count(why, &format!("'{}' (process {pid})", s.program));
@@ -207,7 +292,7 @@ impl Watch {
         let n = self.counts.entry(why).or_default();
         *n += 1;
         if *n <= NAMED && why != Why::Declined {
-            eprintln!(
+            errln!(
                 "hugeswap: warning: {who} runs unmanaged, so its memory is not bounded: {}",
                 why.words()
             );
@@ -344,6 +429,14 @@ impl Identity {
         }
         found
     }
+}
+
+/// The number that a process has in its own name space.
+fn own_number(pid: u32) -> u32 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"));
+    let last = line.and_then(|l| l.split_ascii_whitespace().last());
+    last.and_then(|w| w.parse().ok()).unwrap_or(pid)
 }
 
 /// A value of what the kernel tells a program at its start.

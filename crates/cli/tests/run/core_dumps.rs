@@ -38,7 +38,11 @@ fn dump(dir: &Dir, pattern: &str, before: &str, who: &str) -> Done {
         dir.path().display(),
         program.display()
     );
-    let run = Run::new(64, ["sh", "-c", &line]).start_with(|| {
+    let mut run = Run::new(64, ["sh", "-c", &line]);
+    if who == "small" {
+        run = run.option("--compress=60%");
+    }
+    let run = run.start_with(|| {
         (
             Setting::set("core_pattern", pattern),
             Setting::set("core_uses_pid", "0"),
@@ -95,11 +99,16 @@ fn mix(mut x: u64) -> u64 {
 
 /// Every byte is what the process wrote; pages that are a multiple of `changed` were changed.
 fn verify(core: &Path, at: u64, changed: Option<usize>, done: &Done) {
+    verify_masked(core, at, changed, u64::MAX, done);
+}
+
+/// As `verify`, of each word these bits.
+fn verify_masked(core: &Path, at: u64, changed: Option<usize>, mask: u64, done: &Done) {
     let memory = memory(core, at);
     let wrong = memory.chunks_exact(PAGE).enumerate().filter(|(page, got)| {
         let change = changed.is_some_and(|c| page % c == 0);
         let first = page * PAGE / 8;
-        let word = |w: usize| mix((w * 8 + 1) as u64).wrapping_add(change.into());
+        let word = |w: usize| mix((w * 8 + 1) as u64).wrapping_add(change.into()) & mask;
         let mut words = got.chunks_exact(8).enumerate();
         !words.all(|(i, b)| number::<8>(b, 0) == if page % 7 == 0 { 0 } else { word(first + i) })
     });
@@ -125,6 +134,25 @@ fn of_a_program() {
     aborted(&done);
     assert_eq!(dir.list(), ["core"], "{done}");
     verify(&dir.join("core"), said(&done, "program").1, None, &done);
+    assert_eq!(done.stderr, "", "{done}");
+}
+
+#[test]
+fn of_compressed_memory() {
+    let dir = Dir::new("core");
+    let done = dump(&dir, "core", "", "small");
+    assert_eq!(done.signal(), Some(libc::SIGABRT), "{done}");
+    assert!(
+        done.counter("zswap_stored_bytes") > 0 || done.counter("zswpout") > 0,
+        "{done}"
+    );
+    verify_masked(
+        &dir.join("core"),
+        said(&done, "program").1,
+        None,
+        0xff,
+        &done,
+    );
     assert_eq!(done.stderr, "", "{done}");
 }
 

@@ -30,6 +30,35 @@ fn one_line(status: i32, line: &[&str], output: &Output) -> String {
     text.trim_end().to_owned()
 }
 
+/// Where the supervisor can have no more the first process would wait for ever. A soft limit is the program's alone.
+#[test]
+fn descriptors() {
+    let _machine = machine();
+    let under = |limit: &str| {
+        let line = format!(
+            "ulimit {limit} && exec {} run --memory 64M --swap ram -- sh -c 'ulimit -n'",
+            hugeswap().display()
+        );
+        let mut command = Command::new("timeout");
+        command
+            .args(["-k", "1", "30", "sh", "-c", &line])
+            .output()
+            .unwrap()
+    };
+    for few in 4..32 {
+        let output = under(&format!("-n {few}"));
+        if output.status.success() {
+            assert_eq!(output.stdout, format!("{few}\n").as_bytes(), "{output:?}");
+        } else {
+            one_line(125, &[], &output);
+        }
+    }
+    let line = one_line(125, &[], &under("-n 20"));
+    assert!(line.contains("ulimit -n"), "{line}");
+    let output = under("-Sn 20");
+    assert_eq!(output.stdout, b"20\n", "{output:?}");
+}
+
 #[test]
 fn sizes() {
     for size in ["12Q", "0", "-1", "1.5", ""] {
@@ -210,6 +239,58 @@ fn statistics_that_can_not_be_written() {
     assert!(text.contains("/nowhere/at/all"), "{text}");
 }
 
+/// What the shell prints of a run, with the command as `$HUGESWAP`.
+fn shell(line: &str) -> Output {
+    let _machine = machine();
+    Command::new("timeout")
+        .args(["-k", "1", "30", "sh", "-c", line])
+        .env("HUGESWAP", hugeswap())
+        .output()
+        .unwrap()
+}
+
+/// Where nothing can be said, the program runs all the same.
+#[test]
+fn full_standard_error() {
+    for (line, status) in [
+        (
+            "run --memory 64M --swap ram --verbose -- sh -c 'exit 5'",
+            "5",
+        ),
+        ("run --memory 1M -- true", "2"),
+        ("run --nothing", "2"),
+        ("run -- /no/such/program", "127"),
+    ] {
+        let output = shell(&format!("$HUGESWAP {line} 2>/dev/full; echo $?"));
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(said.trim_end(), status, "{line}");
+    }
+}
+
+/// Programs find the supervisor by a name that needs no directory.
+#[test]
+fn no_directory_for_a_socket() {
+    let line = "for d in /tmp /dev/shm /run; do \
+                mount --bind $d $d && mount -o remount,ro,bind $d || exit; done; \
+                $HUGESWAP run --memory 64M --swap ram -- sh -c \"echo hi; true\"";
+    let output = shell(&format!("unshare -m sh -c '{line}'"));
+    assert_eq!(output.stdout, b"hi\n", "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn without_proc() {
+    // The command's own file can't be found there.
+    let library = library();
+    let line = format!(
+        "unshare -m sh -c 'umount -l /proc; HUGESWAP_PRELOAD={} exec $HUGESWAP run --memory 64M --swap ram true'",
+        library.display()
+    );
+    let output = shell(&line);
+    let text = one_line(125, &[&line], &output);
+    assert!(text.contains("mount -t proc"), "{text}");
+}
+
 fn limited(limit: &str, options: &str) -> String {
     let _machine = machine();
     let line = format!(
@@ -254,6 +335,33 @@ fn swap_fits_the_limit_of_files() {
 fn limits_of_addresses() {
     let line = limited("-v 10000000", "--swap ram true");
     assert!(line.contains("ulimit -v unlimited"), "{line}");
+}
+
+#[test]
+fn limits_of_descriptors_and_data() {
+    let line = limited("-n 12", "--swap ram true");
+    assert!(line.contains("ulimit -n 1024"), "{line}");
+    let line = limited("-d 10000", "--swap ram true");
+    assert!(line.contains("ulimit -d unlimited"), "{line}");
+}
+
+/// A soft limit is raised for what is ours, and is the program's as it was.
+#[test]
+fn few_descriptors_at_first() {
+    let line =
+        "ulimit -S -n 12; exec $HUGESWAP run --memory 64M --swap ram -- sh -c 'true; ulimit -n'";
+    let output = shell(line);
+    assert_eq!(output.stdout, b"12\n", "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn a_link_to_nothing() {
+    let dir = Dir::new("link");
+    let link = dir.join("link");
+    std::os::unix::fs::symlink("nowhere", &link).unwrap();
+    let line = refused(125, &["--swap", link.to_str().unwrap(), "true"]);
+    assert!(line.contains("is a link"), "{line}");
 }
 
 /// It would be passed over by the loader, and the program run unmanaged.

@@ -41,7 +41,10 @@ cases! {
 #[test]
 fn small_files() {
     let done = both("limits", &["small_files"], 128);
-    assert!(done.counter("swap_write_errors") > 0, "{done}");
+    // It is as if the disk were full.
+    assert!(done.counter("swap_full") > 0, "{done}");
+    assert_eq!(done.counter("swap_write_errors"), 0, "{done}");
+    assert!(done.stderr.contains("swap is full"), "{done}");
 }
 
 /// What the engine may need of writable addresses is a small part of such a limit, in the program and

@@ -200,6 +200,36 @@ fn a_supervisor_that_stays_stopped() {
     assert!(done.stderr.contains("the supervisor was stopped"), "{done}");
 }
 
+/// Time in which the front did not run either does not count: as when all of a run is frozen.
+#[test]
+fn a_run_that_stands_still() {
+    if !long() {
+        return;
+    }
+    let dir = Dir::new("lives");
+    let program = compile("lives");
+    let line = [
+        program.as_os_str(),
+        "wants".as_ref(),
+        dir.path().as_os_str(),
+    ];
+    let run = Run::new(64, line).start();
+    wait_until(&dir, "began");
+    let (front, supervisor) = (run.front(), run.supervisor());
+    kill(supervisor, libc::SIGSTOP);
+    // It is seen.
+    std::thread::sleep(Duration::from_secs(1));
+    kill(front, libc::SIGSTOP);
+    tell(&dir, "go");
+    std::thread::sleep(Duration::from_secs(33));
+    kill(front, libc::SIGCONT);
+    std::thread::sleep(Duration::from_secs(1));
+    kill(supervisor, libc::SIGCONT);
+    let done = run.finish();
+    assert!(done.status.success(), "{done}");
+    assert_eq!((&*done.stdout, &*done.stderr), ("ok\n", ""), "{done}");
+}
+
 /// An ordinary user's run, where /proc shows nothing of processes that may not be looked at.
 #[test]
 fn where_proc_hides_processes() {

@@ -4,6 +4,7 @@
 //! Needs root and userfaultfd and fails with a message where one is missing. The longer variants
 //! run with `HUGESWAP_LONG_TESTS=1`.
 
+mod compressed;
 mod core_dumps;
 mod errors;
 mod front;

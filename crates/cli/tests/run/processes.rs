@@ -13,6 +13,17 @@ fn run(what: &str) -> Done {
     done
 }
 
+/// The environment that it gives has nothing of ours, and that is said.
+#[test]
+fn exec_from_swap() {
+    let program = compile("processes");
+    let done = Run::new(64, [program.to_str().unwrap(), "exec_from_swap"]).ok();
+    assert_eq!(done.stdout, "exec ok\n", "{done}");
+    assert!(done.stderr.contains("'/bin/sh'"), "{done}");
+    assert_eq!(done.stderr.lines().count(), 1, "{done}");
+    done.has_swapped();
+}
+
 macro_rules! cases {
     ($($name:ident,)*) => {$(
         #[test]
@@ -29,7 +40,6 @@ cases! {
     parent_changes,
     threads,
     spawning,
-    exec_from_swap,
     exec_self,
     many,
     killed_children,
@@ -156,6 +166,17 @@ fn user_and_time_name_spaces_are_entered() {
     done.has_swapped();
 }
 
+/// No thread of the engine's keeps rights that the program has given up.
+#[test]
+fn rights_are_given_up() {
+    let program = compile("rights");
+    let plain = std::process::Command::new(&program).output().unwrap();
+    assert_eq!(plain.stdout, b"ok\n", "{plain:?}");
+    let done = Run::new(64, [program]).seconds(90).ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done.has_swapped();
+}
+
 /// Forks in a network and user name space, without /proc, in a domain of Landlock's: a child is found all the
 /// same.
 #[test]
@@ -172,6 +193,16 @@ fn children_that_cannot_find_the_supervisor() {
 #[test]
 fn calls_that_wait_for_the_program() {
     let program = compile("waiting_calls");
+    let plain = std::process::Command::new(&program).output().unwrap();
+    assert_eq!(plain.stdout, b"ok\n", "{plain:?}");
+    let done = Run::new(64, [program]).seconds(60).ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+}
+
+/// Who looks whether it has one thread, as sandboxes do (Chromium's zygote), finds its own and not ours.
+#[test]
+fn its_own_threads_only_are_listed() {
+    let program = compile("tasks");
     let plain = std::process::Command::new(&program).output().unwrap();
     assert_eq!(plain.stdout, b"ok\n", "{plain:?}");
     let done = Run::new(64, [program]).seconds(60).ok();

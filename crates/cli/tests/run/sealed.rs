@@ -147,6 +147,26 @@ fn altered_slots_are_lost() {
     }
 }
 
+/// Whoever looks at a lost page, in whatever way and wherever it is by then, gets no bytes.
+#[test]
+fn lost_pages_stay_lost() {
+    for options in BOTH {
+        let mut p = Told::new(options);
+        p.tell("1");
+        let swap = p.swap();
+        for (slot, mut page) in slots(&swap).into_iter().step_by(3) {
+            page[9] ^= 2;
+            put(&swap, slot, &page);
+        }
+        // Altered before they move, and others that are found only then.
+        p.tell("smrusmsr");
+        let done = p.end();
+        assert!(done.status.success(), "{done}");
+        let lost: Vec<_> = lost(&done).into_iter().filter(|&n| n > 0).collect();
+        assert!(lost.len() >= 6 && lost.is_sorted(), "{lost:?}: {done}");
+    }
+}
+
 /// The same while the program reads and writes on.
 #[test]
 fn slots_that_are_altered_all_the_time() {

@@ -133,10 +133,10 @@ fn last(lines: &str) -> Value {
 
 #[test]
 fn to_a_pipe_with_a_name() {
-    let said = by_shell("mkfifo f; cat f & RUN f -- true; wait");
+    let said = by_shell("mkfifo f; cat f & RUN f -- sleep 1; wait");
     is_complete(&last(&said));
     // The writer's look must not be the reader's end.
-    let said = by_shell("mkfifo f; RUN f -- sleep 0.5 & cat f; wait");
+    let said = by_shell("mkfifo f; RUN f -- sleep 2 & cat f; wait");
     is_complete(&last(&said));
 }
 

@@ -1,7 +1,9 @@
 //! How much of what left comes back at a fault: by what the program does, what it says, and what
 //! `--swapin` says. docs/swap-in.md.
 
-use crate::support::{compile, Done, Run};
+use std::process::{Command, Output};
+
+use crate::support::{compile, hugeswap, wait_for, Dir, Done, Run, Running};
 
 fn hints(advice: &str, action: &str, swapin: &str) -> Done {
     let program = compile("hints");
@@ -134,4 +136,78 @@ fn what_is_cold_leaves_first() {
 #[test]
 fn what_is_walked_stays_huge() {
     hints("none", "stay", "auto");
+}
+
+/// `hugeswap set`, of a run that is going on.
+fn set(pid: i32, settings: &[&str]) -> Output {
+    let mut command = Command::new(hugeswap());
+    command.arg("set").arg(pid.to_string()).args(settings);
+    command.output().unwrap()
+}
+
+fn now(run: &Running, counters: &[&str]) -> u64 {
+    let stats = run.read_stats();
+    let of = |name: &&str| stats.as_ref()?["counters"][*name].as_u64();
+    counters.iter().filter_map(of).sum()
+}
+
+/// Until so many pages more have come in, by faults that began after this was called or just before.
+fn go_on(run: &Running) {
+    for _ in 0..2 {
+        let before = now(run, &["pswpin"]);
+        wait_for("pages that come in", 60, || {
+            now(run, &["pswpin"]) > before + 500
+        });
+    }
+}
+
+#[test]
+fn swapin_changes_while_a_run_goes_on() {
+    let dir = Dir::new("set");
+    let end = dir.join("end");
+    let program = compile("swapoff");
+    let mut run = Run::new(
+        64,
+        [program.to_str().unwrap(), "192", end.to_str().unwrap()],
+    )
+    .start();
+    run.wait_for_output("ready");
+    let larger: Vec<String> = (1..10)
+        .map(|order| format!("hugepages-{}kB/swpin", 4 << order))
+        .collect();
+    let larger: Vec<&str> = larger.iter().map(String::as_str).collect();
+    wait_for("reads of many pages", 60, || now(&run, &larger) > 0);
+    // By the command's own number, and by a program's.
+    for (pid, mode) in [(run.front(), "never"), (run.program(), "never")] {
+        let out = set(pid, &[&format!("swapin={mode}")]);
+        assert!(out.status.success(), "{out:?}");
+        let shown = set(pid, &[]);
+        assert_eq!(
+            String::from_utf8_lossy(&shown.stdout),
+            format!("swapin={mode}\n")
+        );
+    }
+    go_on(&run);
+    let before = now(&run, &larger);
+    go_on(&run);
+    assert_eq!(now(&run, &larger), before, "pages come one by one now");
+    let out = set(run.front(), &["swapin=always"]);
+    assert!(out.status.success(), "{out:?}");
+    wait_for("reads of many pages", 60, || now(&run, &larger) > before);
+    for (pid, setting, code, why) in [
+        (run.front(), "swapin=sometimes", 2, "none of auto"),
+        (run.front(), "memory=1G", 2, "can't be changed"),
+        (1, "swapin=never", 1, "belongs to no run"),
+    ] {
+        let out = set(pid, &[setting]);
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(code), "{out:?}");
+        assert!(said.contains(why) && said.lines().count() == 1, "{said}");
+    }
+    std::fs::write(&end, "").unwrap();
+    let done = run.finish();
+    assert!(
+        done.status.success() && done.stdout == "ready\nok\n",
+        "{done}"
+    );
 }

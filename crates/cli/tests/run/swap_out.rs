@@ -17,6 +17,19 @@ fn ok(run: Run) -> Done {
     done
 }
 
+/// What was advised free is not written to swap, and what was written after that is kept.
+#[test]
+fn what_is_free_is_not_written() {
+    let program = compile("freed");
+    let done = Run::new(64, [program.to_str().unwrap(), "40", "48"]).ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    // Not half of what would have to leave without the advice.
+    assert!(done.counter("pswpout") < 12 << 8, "{done}");
+    // What is in swap is dropped there.
+    let done = ok(Run::new(64, [program.to_str().unwrap(), "160", "48"]));
+    assert!(done.counter("pswpin") < 32 << 8, "{done}");
+}
+
 /// Pages of zeros leave without a write, and read as zeros again.
 #[test]
 fn zeros_are_not_written() {

@@ -27,8 +27,9 @@ fn a_total_is_shared() {
         .option("--swap-size=160M")
         .option("--verbose")
         .ok();
-    // The second has no more room.
-    assert_eq!(sizes(&done), ["128M", "32M"], "{done}");
+    // The second has no more room, and what the first does not use is the second's.
+    assert_eq!(sizes(&done), ["160M", "32M"], "{done}");
+    assert!(done.stderr.contains("in all up to 160M"), "{done}");
     done.has_swapped();
     assert_eq!(done.counter("swap_full"), 0, "{done}");
 }
@@ -61,7 +62,21 @@ fn more_than_there_is_room_for() {
     assert!(done.stderr.contains("no room for 1G"), "{done}");
 }
 
-/// Without a size: four times the memory, and 4 GiB at least, less where the disk is short of room.
+/// Places that have more room than the total let go no more than that: then swap is full.
+#[test]
+fn a_total_is_kept() {
+    let (first, second) = (Dir::new("first"), Dir::new("second"));
+    let done = Run::new(64, hog("240"))
+        .above(240)
+        .swap(first.path())
+        .option(format!("--swap={}", second.path().display()))
+        .option("--swap-size=96M")
+        .ok();
+    assert!(done.stderr.contains("swap is full"), "{done}");
+    assert!(done.counter("peak_swapped_bytes") <= 96 << 20, "{done}");
+}
+
+/// Without a size: four times the memory, less where the disk is short of room.
 #[test]
 fn by_default() {
     let dir = Dir::new("default");
@@ -74,7 +89,7 @@ fn by_default() {
         .option("--verbose")
         .ok();
     let short_of_room = done.stderr.contains("when the disk keeps");
-    assert!(sizes(&done) == ["4G"] || short_of_room, "{done}");
+    assert!(sizes(&done) == ["256M"] || short_of_room, "{done}");
 }
 
 /// A file that was there before is as long afterwards.

@@ -128,6 +128,8 @@ fn remaps() {
         "shared",
         "cut",
         "kept",
+        "attached",
+        "not_there",
         "watched",
     ] {
         let done = Run::new(64, [program.to_str().unwrap(), what])

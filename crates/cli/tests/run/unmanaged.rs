@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::support::{compile_with, Dir, Done, Run};
+use crate::support::{compile, compile_with, Dir, Done, Run};
 
 /// Until the run has said that something is unmanaged, or for a minute.
 const WAIT: &str =
@@ -87,6 +87,31 @@ fn of_32_bits() {
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let done = beside(program.to_str().unwrap(), &[]);
     counted(&done, "32_bit");
+}
+
+/// Programs that are over before anybody can look at them.
+#[test]
+fn however_short() {
+    let done = Run::new(64, [compile("becomes").to_str().unwrap(), "short"]).ok();
+    let stats = done.stats.as_ref().unwrap();
+    assert_eq!(stats["unmanaged_reasons"]["not_loaded"], 3, "{done}");
+    let hog = compile_with("hog", "hog-static", &["-static", "-pthread"]);
+    let line = format!("{0} 1 && exec {0} 1", hog.display());
+    let run = || Run::new(64, ["sh", "-c", &line]);
+    let done = run().ok();
+    let stats = done.stats.as_ref().unwrap();
+    assert_eq!(stats["unmanaged_reasons"]["static"], 2, "{done}");
+    assert_eq!(stats["unmanaged_programs"], 2, "{done}");
+    let done = run().option("--strict").go();
+    assert_eq!(done.signal(), Some(libc::SIGKILL), "{done}");
+}
+
+/// A program that could not be started is none.
+#[test]
+fn not_what_failed_to_start() {
+    let done = Run::new(64, [compile("becomes")]).option("--strict").ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    assert_eq!(done.stderr, "", "{done}");
 }
 
 /// What is managed, or is about to be, is never taken for a stranger.

@@ -8,8 +8,10 @@ use crate::plan::Rng;
 
 const RWI: i32 = RW as i32;
 const ANON: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-/// One past the addresses of a program.
+/// One past the addresses that a program gets unless it asks for others.
 const TOP: usize = 1 << 47;
+/// No processor has as many for programs: with five levels of page tables there are 2^56 less a page.
+const BEYOND: usize = 1 << 56;
 
 /// A system call as it is: -1 and errno.
 fn call(nr: i64, a: [usize; 6]) -> (i64, i32) {
@@ -110,7 +112,7 @@ pub fn refused(w: &mut World, r: &mut Rng) {
         10 => must_fail(
             "munmap beyond all addresses",
             libc::EINVAL,
-            call(libc::SYS_munmap, [at, TOP, 0, 0, 0, 0]),
+            call(libc::SYS_munmap, [at, BEYOND, 0, 0, 0, 0]),
         ),
         _ => into_a_hole(w, r, p),
     }

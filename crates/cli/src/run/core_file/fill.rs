@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use hugeswap::dump::{Memory, Source, Tables, Unreadable};
 use hugeswap::mm::{SwapEntry, PAGE_SIZE, PMD_SIZE};
 use hugeswap::seal::{self, Key, Mode, Nonce, Tag, Unwrap};
+use hugeswap::zpool;
 
 use super::elf::{CoreFile, Hole};
 
@@ -146,6 +147,18 @@ impl Part<'_> {
                 true => Ok(()),
                 false => Err("the file is cut".into()),
             },
+            Source::Object(at) => {
+                let into = into.try_into().map_err(|_| "no whole page")?;
+                let mut object = [0; zpool::OBJECT_MAX];
+                // What lies behind the block may not be there.
+                let there = zpool::object_bytes(*at as usize);
+                if *at == 0 || !from.core.read(*at, &mut object[..there]) {
+                    return Err("the file is cut".into());
+                }
+                zpool::open_object(&object, into)
+                    .map_err(|_| "compressed memory does not have what was stored there")?;
+                Ok(())
+            }
             Source::Slot(entry, sealed) => {
                 let device = from
                     .devices

@@ -1,13 +1,15 @@
 /* dump WHO MIB: fills so much memory, says where it is, and dies with a core. WHO: "program"; "thread",
  * of a bad address in a second thread; "child": a forked child changes every other page and dies, and
- * then its parent; "hidden": once the memory is inaccessible. Every seventh page is left zero. */
+ * then its parent; "hidden": once the memory is inaccessible; "small": memory that compresses. Every seventh page is left zero. */
 #include "check.h"
 
 static size_t bytes;
 static u64 *memory;
+/* Of each word: with "small" the pages compress. */
+static u64 mask = ~0ul;
 
 /* Word w of the memory, as changed: crates/cli/tests/run/core_dumps.rs has the same. */
-static u64 word(size_t w, u64 change) { return mix(w * 8 + 1) + change; }
+static u64 word(size_t w, u64 change) { return (mix(w * 8 + 1) + change) & mask; }
 
 static void fill_pages(size_t step, u64 change) {
   for (size_t page = 0; page < bytes / PAGE; page += step)
@@ -31,6 +33,7 @@ int main(int argc, char **argv) {
   const char *who = argv[1];
   bytes = atol(argv[2]) * MB;
   memory = (u64 *)map_rw(bytes);
+  if (!strcmp(who, "small")) mask = 0xff;
   fill_pages(1, 0);
   if (!strcmp(who, "child")) {
     pid_t child = fork();

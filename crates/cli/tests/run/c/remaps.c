@@ -1,6 +1,8 @@
 /* mremap of memory that is swapped out, of which something was said before: it goes along. One case at a time. */
 #include "check.h"
 #include <linux/io_uring.h>
+#include <sys/ipc.h>
+#include <sys/shm.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
@@ -230,6 +232,57 @@ static void shared(void) {
   verify(p, bytes, 1, "all else");
 }
 
+static char *new_at(char *at, size_t n) {
+  char *q = mmap(at, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  MUST(q == at);
+  verify_zero(q, n, "new");
+  fill(q, n, 4);
+  return q;
+}
+
+/* A segment of shared memory over ours moves, and is detached where it is then: both places are free. */
+static void attached(void) {
+  const size_t n = 8 * MB;
+  int id = shmget(IPC_PRIVATE, n, 0600 | IPC_CREAT);
+  MUST(id >= 0);
+  char *one = p + 4 * MB, *two = p + 40 * MB;
+  char *at = shmat(id, one, SHM_REMAP);
+  MUST(at == one && shmctl(id, IPC_RMID, 0) == 0);
+  fill(at, n, 7);
+  MUST(mremap(at, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, two) == two);
+  verify(two, n, 7, "moved segment");
+  MUST(shmdt(two) == 0);
+  new_at(one, n);
+  new_at(two, n);
+  verify(p, 4 * MB, 1, "before");
+  verify_from(p + 12 * MB, 12 * MB, 28 * MB, 1, "between");
+  verify_from(p + 48 * MB, 48 * MB, bytes - 48 * MB, 1, "behind");
+  verify(one, n, 4, "where it was first");
+}
+
+/* In a child what was not for it is a hole, which it may use. */
+static void not_there(void) {
+  const size_t n = 8 * MB;
+  MUST(madvise(p + n, n, MADV_DONTFORK) == 0);
+  pid_t pid = fork();
+  if (pid == 0) {
+    unsigned char there;
+    MUST(mincore(p + n, PAGE, &there) == -1 && errno == ENOMEM);
+    new_at(p + n, n);
+    verify_from(p + 2 * n, 2 * n, bytes - 2 * n, 1, "the child's");
+    verify(p + n, n, 4, "the child's own");
+    pid = fork();
+    if (pid == 0) {
+      verify(p + n, n, 4, "in the next child");
+      _exit(0);
+    }
+    wait_ok(pid, "next child");
+    _exit(0);
+  }
+  wait_ok(pid, "child");
+  verify(p, bytes, 1, "the parent's");
+}
+
 /* Of several mappings, to no place in particular: refused, and nothing is gone. */
 static void several(void) {
   const size_t n = 32 * PAGE;
@@ -299,7 +352,7 @@ int main(int argc, char **argv) {
     void (*run)(void);
   } cases[] = {{"wiped", wiped},   {"not_for_children", not_for_children}, {"guarded", guarded}, {"keyed", keyed},
                {"pinned", pinned}, {"phases", phases},                     {"pieces", pieces},   {"longer", longer},
-               {"several", several}, {"shared", shared}, {"cut", cut}, {"kept", kept}, {"watched", watched}};
+               {"several", several}, {"shared", shared}, {"cut", cut}, {"kept", kept}, {"attached", attached}, {"not_there", not_there}, {"watched", watched}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     if (!strcmp(argv[1], cases[i].name)) {
       cases[i].run();

@@ -4,6 +4,8 @@
  *   w    the same, and what was lost is dropped and written anew
  *   k    forks: the child writes every other page in a version of its own, and reads; then its parent does
  *   u    the same, and the child reads only
+ *   s    has the kernel read every page: EFAULT is a lost one
+ *   m    moves them all to other addresses
  *   a    dies of SIGABRT
  */
 #include "check.h"
@@ -46,6 +48,32 @@ static void read_all(int again, int step, char other) {
   }
 }
 
+static void write_all(void) {
+  int ends[2];
+  static u64 w[PAGE / 8];
+  MUST(pipe(ends) == 0);
+  lost = 0;
+  for (size_t page = 0; page < pages; page++) {
+    ssize_t n = write(ends[1], data + page * PAGE, PAGE);
+    if (n < 0) {
+      MUST(errno == EFAULT);
+      lost++;
+      continue;
+    }
+    MUST(n == PAGE && read(ends[0], w, PAGE) == PAGE);
+    for (size_t i = 2; i < 512; i++)
+      if (w[i] != word(page, i, version)) STOP("page %zu is written wrong at %zu", page, i);
+  }
+  close(ends[0]);
+  close(ends[1]);
+}
+
+static void move_all(void) {
+  char *to = map_rw(pages * PAGE + MB) + 3 * PAGE;
+  MUST(mremap(data, pages * PAGE, pages * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+  data = to;
+}
+
 static void told(const char *who, char c) {
   static int n;
   char text[100];
@@ -78,6 +106,8 @@ int main(int argc, char **argv) {
     if (c == 'a') abort();
     if (c == 'k' || c == 'u') forked(c);
     if (c == 'r' || c == 'w') read_all(c == 'w', 0, 0);
+    if (c == 's') write_all();
+    if (c == 'm') move_all();
     if (c >= '0' && c <= '9') {
       version = c;
       for (size_t page = 0; page < pages; page++) write_page(page, c);

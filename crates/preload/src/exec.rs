@@ -1,0 +1,337 @@
+//! Before another program takes the place of this one: whether hugeswap will be in it. Where it will not, the
+//! supervisor is told, for such a program says nothing itself, and may be gone before anybody looks.
+//!
+//! As in `calls`, nothing is held here, and a signal may leave any of it. The process may be a child of
+//! `vfork` that has its parent's memory, and a small stack.
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicPtr, Ordering::*};
+
+use hugeswap::control::{self, Unmanaged};
+use hugeswap::sys::syscall::{raw, syscall};
+use hugeswap::sys::{fd, mem, thread};
+
+use crate::entry::to_c;
+use crate::sandbox;
+
+const EMPTY: &CStr = c"";
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+const ADDRESS: &[u8] = b"HUGESWAP_RUN=";
+/// The kernel looks at so much of a file to see what it is.
+const HEAD: usize = 256;
+/// Interpreters of interpreters, as far as the kernel goes.
+const DEPTH: usize = 5;
+/// The kernel takes no more strings.
+const MOST_STRINGS: usize = 1 << 20;
+
+/// This library's own file, as the loader was told of it.
+static LIBRARY: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Before the functions of the C library become ours.
+pub fn set_up() {
+    // SAFETY: the structure outlives the call; the name in it is the loader's, as long as the library is there.
+    unsafe {
+        let mut info: libc::Dl_info = core::mem::zeroed();
+        if libc::dladdr(set_up as *const _, &mut info) != 0 {
+            LIBRARY.store(info.dli_fname.cast_mut().cast(), Release);
+        }
+    }
+}
+
+extern "C-unwind" fn execve(path: *const u8, argv: usize, envp: usize) -> i64 {
+    let args = [path as usize, argv, envp, 0, 0, 0];
+    let said = say(libc::AT_FDCWD, path, 0, envp);
+    // SAFETY: the call that the program asked for, with its arguments. It returns only if it fails.
+    let result = unsafe { raw(libc::SYS_execve, args) };
+    take_back(said);
+    to_c(result)
+}
+
+extern "C-unwind" fn execveat(
+    dir: i32,
+    path: *const u8,
+    argv: usize,
+    envp: usize,
+    flags: i32,
+) -> i64 {
+    let args = [dir as usize, path as usize, argv, envp, flags as usize, 0];
+    let said = say(dir, path, flags, envp);
+    // SAFETY: as above.
+    let result = unsafe { raw(libc::SYS_execveat, args) };
+    take_back(said);
+    to_c(result)
+}
+
+extern "C-unwind" fn fexecve(file: i32, argv: usize, envp: usize) -> i64 {
+    if file < 0 || argv == 0 || envp == 0 {
+        return to_c(-i64::from(libc::EINVAL));
+    }
+    execveat(file, EMPTY.as_ptr().cast(), argv, envp, libc::AT_EMPTY_PATH)
+}
+
+/// The program goes on as it was.
+fn take_back(said: Option<control::Said>) {
+    if let Some(said) = said {
+        control::take_back(said);
+    }
+}
+
+/// The functions of the C library, and what stands for them.
+pub fn functions() -> [(&'static CStr, usize); 3] {
+    [
+        (c"execve", execve as *const () as usize),
+        (c"execveat", execveat as *const () as usize),
+        (c"fexecve", fexecve as *const () as usize),
+    ]
+}
+
+/// Tells the supervisor if hugeswap will not be in that program. Under a filter of the program's nothing is
+/// looked at: it may not know the calls that this takes.
+fn say(dir: i32, path: *const u8, flags: i32, envp: usize) -> Option<control::Said> {
+    if hugeswap::engine::get().is_none() || sandbox::is_there() {
+        return None;
+    }
+    let file = File::open(dir, path, flags)?;
+    let why = file
+        .judge(0)
+        .or_else(|| (!carries_on(envp)).then_some(Unmanaged::NotLoaded))?;
+    // SAFETY: a C string, which the kernel has just read.
+    let path = unsafe { CStr::from_ptr(path.cast()) };
+    control::say_unmanaged(thread::getpid(), why, path.to_bytes())
+}
+
+/// A program's file.
+struct File {
+    fd: i32,
+    is_ours: bool,
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if self.is_ours {
+            fd::close(self.fd);
+        }
+    }
+}
+
+impl File {
+    /// None where it can't be opened: the kernel says why, or runs what it lets nobody read.
+    fn open(dir: i32, path: *const u8, flags: i32) -> Option<File> {
+        let how = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+        let args = [dir as usize, path as usize, how as usize];
+        // SAFETY: the kernel looks whether the path can be read.
+        match unsafe { syscall(libc::SYS_openat, args) } {
+            Ok(fd) => Some(File {
+                fd: fd as i32,
+                is_ours: true,
+            }),
+            Err(_) if flags & libc::AT_EMPTY_PATH != 0 && dir >= 0 => Some(File {
+                fd: dir,
+                is_ours: false,
+            }),
+            Err(_) => None,
+        }
+    }
+
+    fn read(&self, at: usize, to: &mut [u8]) -> usize {
+        let args = [self.fd as usize, to.as_mut_ptr() as usize, to.len(), at];
+        // SAFETY: memory of ours, of that length.
+        unsafe { syscall(libc::SYS_pread64, args) }.unwrap_or(0)
+    }
+
+    /// Why hugeswap will not be in it, as far as the file tells. An interpreter of a script gains no rights.
+    fn judge(&self, depth: usize) -> Option<Unmanaged> {
+        // SAFETY: all-zero is a valid structure, which the call fills.
+        let mut s: libc::stat = unsafe { core::mem::zeroed() };
+        // SAFETY: the structure outlives the call.
+        unsafe { syscall(libc::SYS_fstat, [self.fd as usize, &raw mut s as usize]) }.ok()?;
+        if s.st_mode & libc::S_IFMT != libc::S_IFREG || s.st_mode & 0o111 == 0 {
+            return None;
+        }
+        let mut head = [0u8; HEAD];
+        let n = self.read(0, &mut head);
+        match kind(&head[..n]) {
+            Kind::Script(from, to) if depth < DEPTH => {
+                // It ends in a zero: the word ends before the buffer does.
+                head[to.min(HEAD - 1)] = 0;
+                File::open(libc::AT_FDCWD, head[from..].as_ptr(), 0)?.judge(depth + 1)
+            }
+            Kind::Narrow => Some(Unmanaged::Narrow),
+            Kind::Elf if gains_rights(&s) => Some(Unmanaged::GainsRights),
+            Kind::Elf if !self.has_interpreter(&head) => Some(Unmanaged::Static),
+            _ => None,
+        }
+    }
+
+    /// Whether a 64-bit ELF file of this beginning names a loader.
+    fn has_interpreter(&self, head: &[u8; HEAD]) -> bool {
+        const PT_INTERP: u32 = 3;
+        let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| head[at + i])) as usize;
+        let half = |at: usize| usize::from(u16::from_le_bytes([head[at], head[at + 1]]));
+        let (at, size, n) = (word(32), half(54), half(56));
+        (0..n).any(|i| {
+            let mut kind = [0u8; 4];
+            let read = at.checked_add(i * size).map(|at| self.read(at, &mut kind));
+            read == Some(4) && u32::from_le_bytes(kind) == PT_INTERP
+        })
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Kind {
+    /// Its interpreter's name is there in the beginning.
+    Script(usize, usize),
+    /// ELF of 32 bits.
+    Narrow,
+    Elf,
+    Other,
+}
+
+fn kind(head: &[u8]) -> Kind {
+    if head.starts_with(b"\x7fELF\x01") {
+        return Kind::Narrow;
+    }
+    if head.starts_with(b"\x7fELF\x02\x01") && head.len() >= 64 {
+        return Kind::Elf;
+    }
+    if !head.starts_with(b"#!") {
+        return Kind::Other;
+    }
+    let is_blank = |b: &u8| matches!(b, b' ' | b'\t');
+    let from = 2 + head[2..].iter().take_while(|b| is_blank(b)).count();
+    let ends = |b: &u8| is_blank(b) || matches!(b, b'\n' | 0);
+    match head[from..].iter().position(ends) {
+        Some(len @ 1..) => Kind::Script(from, from + len),
+        _ => Kind::Other,
+    }
+}
+
+/// The loader ignores what is to be preloaded.
+fn gains_rights(s: &libc::stat) -> bool {
+    // SAFETY: no memory is passed.
+    let id = |nr: i64| unsafe { syscall(nr, []) }.map_or(u32::MAX, |n| n as u32);
+    let user = s.st_mode & libc::S_ISUID != 0 && s.st_uid != id(libc::SYS_geteuid);
+    let groups = libc::S_ISGID | libc::S_IXGRP;
+    let group = s.st_mode & groups == groups && s.st_gid != id(libc::SYS_getegid);
+    // SAFETY: no memory is passed.
+    let may_not = || unsafe {
+        let get = libc::PR_GET_NO_NEW_PRIVS as usize;
+        syscall(libc::SYS_prctl, [get, 0, 0, 0, 0]) == Ok(1)
+    };
+    (user || group) && !may_not()
+}
+
+/// Whether an environment has what the loader, and the library, need to know. One that can't be read is for
+/// the kernel to refuse.
+fn carries_on(envp: usize) -> bool {
+    let (mut preload, mut address) = (false, false);
+    if envp == 0 {
+        return false;
+    }
+    for i in 0..MOST_STRINGS {
+        let mut string = [0u8; 8];
+        let at = envp + 8 * i;
+        // SAFETY: memory of ours, of that length.
+        if unsafe { mem::copy_from_program(at, string.as_mut_ptr(), 8) }.is_err() {
+            return true;
+        }
+        let string = usize::from_ne_bytes(string);
+        if string == 0 {
+            break;
+        }
+        address |= begins_with(string, ADDRESS);
+        preload |= begins_with(string, PRELOAD) && names_library(string + PRELOAD.len());
+        if preload && address {
+            return true;
+        }
+    }
+    false
+}
+
+fn begins_with(string: usize, word: &[u8]) -> bool {
+    let mut begin = [0u8; 16];
+    let begin = &mut begin[..word.len()];
+    // SAFETY: memory of ours, of that length.
+    unsafe { mem::copy_from_program(string, begin.as_mut_ptr(), begin.len()) }.is_ok()
+        && begin == word
+}
+
+/// Whether the library is in a list of files that can be read: it has been found to begin there.
+fn names_library(list: usize) -> bool {
+    let own = LIBRARY.load(Acquire);
+    if own.is_null() {
+        return true;
+    }
+    // SAFETY: C strings: the loader's, and one of the environment, of which the kernel will read all.
+    let (own, list) = unsafe {
+        (
+            CStr::from_ptr(own.cast()).to_bytes(),
+            CStr::from_ptr(list as *const _).to_bytes(),
+        )
+    };
+    list.split(|&b| b == b':' || b == b' ')
+        .any(|file| file == own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::PermissionsExt;
+    use std::{format, fs, vec};
+
+    #[test]
+    fn kinds_of_files() {
+        assert_eq!(kind(b"#! /bin/sh -e\n"), Kind::Script(3, 10));
+        assert_eq!(kind(b"#!/bin/sh\n"), Kind::Script(2, 9));
+        for other in [&b"#!\n"[..], b"#! ", b"#!/without/end", b"", b"echo"] {
+            assert_eq!(kind(other), Kind::Other);
+        }
+        assert_eq!(kind(b"\x7fELF\x01\x01"), Kind::Narrow);
+    }
+
+    #[test]
+    fn programs_are_judged_by_their_files() {
+        let judge = |path: &[u8]| {
+            let path = CString::new(path).unwrap();
+            File::open(libc::AT_FDCWD, path.as_ptr().cast(), 0).and_then(|f| f.judge(0))
+        };
+        assert_eq!(judge(b"/bin/sh"), None);
+        assert_eq!(judge(b"/nowhere"), None);
+        assert_eq!(judge(b"/"), None);
+        let path = std::env::temp_dir().join(format!("hugeswap-exec-{}", std::process::id()));
+        let script = path.with_extension("script");
+        let mut fixed = vec![0u8; 64];
+        fixed[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        fs::write(&path, fixed).unwrap();
+        fs::write(&script, format!("#!{} -x\n", path.display())).unwrap();
+        // Nothing that could be run.
+        assert_eq!(judge(path.as_os_str().as_bytes()), None);
+        for p in [&path, &script] {
+            fs::set_permissions(p, fs::Permissions::from_mode(0o755)).unwrap();
+            let why = judge(p.as_os_str().as_bytes());
+            assert_eq!(why, Some(Unmanaged::Static), "{p:?}");
+        }
+        fs::remove_file(path).unwrap();
+        fs::remove_file(script).unwrap();
+    }
+
+    #[test]
+    fn environments() {
+        let strings = |list: &[&str]| -> bool {
+            let own: vec::Vec<CString> = list.iter().map(|s| CString::new(*s).unwrap()).collect();
+            let mut all: vec::Vec<usize> = own.iter().map(|s| s.as_ptr() as usize).collect();
+            all.push(0);
+            carries_on(all.as_ptr() as usize)
+        };
+        let address = "HUGESWAP_RUN=key";
+        assert!(!strings(&[]) && !strings(&[address]) && !strings(&["LD_PRELOAD=/x.so"]));
+        // Here the library has no name of its own.
+        assert!(strings(&["A=b", "LD_PRELOAD=/x.so", address]));
+        set_up();
+        assert!(!strings(&["LD_PRELOAD=/x.so", address]));
+        assert!(!carries_on(0));
+        assert!(carries_on(8));
+    }
+}

@@ -1,0 +1,410 @@
+//! The way through compressed memory: pages go there instead of to a device, come back when they are
+//! wanted, and go on when there is too much of it.
+//!
+//! A page in `compressed` has an object in the pool, named by the range's table of handles. Under the range's
+//! lock pages come and go; without it, while the range is being written, they are only made.
+
+use super::swapin::{Plan, Unit};
+use super::{FillBuffers, Frame, SwapCache};
+use crate::control::{Compress, Settings};
+use crate::mm::{Page, PageMask, Pmd, PAGE_SIZE, PMD_NR};
+use crate::sys::Errno;
+use crate::vma::{Had, HandleTable, IoState, List, Queue, RangeGuard};
+use crate::zpool::{Admission, Fill, Handle, Pages, Zpool, LARGEST};
+
+/// A walk that gets no more than so many pages may be none.
+const FEW: usize = 4;
+/// Pages of a range that go on to a device at a time: until they are written they take more memory than they did.
+const WRITE_BACK: usize = 128;
+
+/// Compressed memory, if there is to be any.
+pub struct Zswap {
+    /// In a place of its own: what a `None` leaves unused would be copied from a stack that has had keys on it.
+    pool: Option<Box<Zpool>>,
+    share: Compress,
+    admission: Admission,
+    queue: Queue,
+}
+
+impl Zswap {
+    pub(super) fn new(settings: &Settings) -> Result<Zswap, Errno> {
+        let share = settings.compress();
+        Ok(Zswap {
+            pool: match share {
+                Compress::Off => None,
+                _ => Some(Box::new(Zpool::new(settings.limit_bytes)?)),
+            },
+            share,
+            admission: Admission::default(),
+            queue: Queue::default(),
+        })
+    }
+
+    /// See `Zpool::places`; zeros where there is no pool.
+    pub fn places(&self) -> [usize; 2] {
+        self.pool.as_deref().map_or([0; 2], Zpool::places)
+    }
+
+    /// In a forked child.
+    pub fn reset_locks(&self) {
+        self.queue.reset_lock();
+        if let Some(pool) = &self.pool {
+            pool.reset_lock();
+        }
+    }
+
+    /// Pages that the pool may take.
+    fn most(&self, limit: i64) -> usize {
+        match self.share {
+            Compress::Off => 0,
+            Compress::Auto => self.admission.most(limit),
+            Compress::Percent(n) => (limit.max(0) * i64::from(n) / 100) as usize,
+        }
+    }
+}
+
+/// What became of pages that were to go on to a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteBack {
+    /// There is nothing in compressed memory.
+    Nothing,
+    /// They had slots already, or were gone.
+    Freed,
+    /// They can't now.
+    Later,
+    /// They are in a frame, and the range is inactive: call `start_write`.
+    Ready(Pmd),
+}
+
+impl SwapCache {
+    /// Of `pages`, which are in the frame of a range that is being written, those that were stored. For the
+    /// reclaim thread, without the range's lock.
+    pub(super) fn store(
+        &self,
+        frame: Frame,
+        pages: PageMask,
+        list: List,
+        handles: &mut HandleTable,
+    ) -> PageMask {
+        let z = &self.zswap;
+        let Some(pool) = z.pool.as_ref().filter(|_| list == List::Main) else {
+            return PageMask::EMPTY;
+        };
+        if pages.is_empty() || z.share == Compress::Auto && !z.admission.admits() {
+            return PageMask::EMPTY;
+        }
+        let time = self.lru.time();
+        let (mut stored, mut bytes) = (PageMask::EMPTY, 0);
+        for page in pages.runs().flatten() {
+            let from = (self.frames.addr(frame) + page * PAGE_SIZE) as *const Page;
+            // SAFETY: the page was moved into the frame, which is ours for now; nobody writes there.
+            match pool.store(unsafe { &*from }, time) {
+                Some(s) => {
+                    self.charge.charge(s.grown.0);
+                    handles[page] = s.handle.to_word();
+                    stored.insert(page);
+                    bytes += s.bytes.next_multiple_of(64);
+                }
+                None => bytes += PAGE_SIZE,
+            }
+        }
+        let poor = pages.minus(stored).count();
+        z.admission.compressed(pages.count(), bytes);
+        self.stats().zswap_reject_compress_poor.add(poor as u64);
+        stored
+    }
+
+    /// Objects that no range has.
+    pub(super) fn forget_stored(&self, pages: PageMask, handles: &HandleTable) {
+        if let Some(pool) = self.zswap.pool.as_ref().filter(|_| !pages.is_empty()) {
+            let all = pages.runs().flatten();
+            let freed = pool.free(all.filter_map(|page| Handle::from_word(handles[page])));
+            self.shrunk(freed);
+        }
+    }
+
+    fn shrunk(&self, Pages(pages): Pages) {
+        if pages > 0 {
+            self.charge.uncharge(pages);
+        }
+    }
+
+    /// The pages that were stored are the range's from here on, and not in the frame any more. Returns those
+    /// for which that is so: not what has come back meanwhile.
+    pub(super) fn take_stored(
+        &self,
+        pmd: Pmd,
+        g: &mut RangeGuard<'_>,
+        stored: PageMask,
+        handles: &HandleTable,
+    ) -> PageMask {
+        let table = self.ranges.handles(pmd);
+        let came_back = match table.is_null() {
+            true => stored,
+            false => stored.and(g.present),
+        };
+        self.forget_stored(came_back, handles);
+        let stored = stored.minus(came_back);
+        if stored.is_empty() {
+            return stored;
+        }
+        if g.tables.insert(Had::HANDLES) {
+            self.charge.charge(1);
+        }
+        for page in stored.runs().flatten() {
+            // SAFETY: the lock is held; the table has an element for each page.
+            unsafe { (*table)[page] = handles[page] };
+        }
+        g.compressed = g.compressed.or(stored);
+        g.moving = g.moving.minus(stored);
+        self.enqueue(pmd, g);
+        self.stats().zswpout.add(stored.count() as u64);
+        stored
+    }
+
+    fn enqueue(&self, pmd: Pmd, g: &mut RangeGuard<'_>) {
+        if !g.queued && !g.compressed.is_empty() {
+            g.queued = true;
+            self.zswap.queue.push(&self.ranges, pmd);
+        }
+    }
+
+    /// The object of each of `pages`, which are compressed. The caller has the range's lock.
+    fn handles_of(&self, pmd: Pmd, pages: PageMask) -> impl Iterator<Item = (usize, Handle)> {
+        let table = self.ranges.handles(pmd);
+        let mut at = 0;
+        core::iter::from_fn(move || {
+            let page = pages.next_from(at).filter(|_| !table.is_null())?;
+            at = page + 1;
+            // SAFETY: the lock is held; the table has an element for each page.
+            Some((page, Handle::from_word(unsafe { (*table)[page] })))
+        })
+        .filter_map(|(page, handle)| Some((page, handle?)))
+    }
+
+    /// What is in compressed memory of these pages is not needed any more.
+    pub(super) fn drop_compressed(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) {
+        let gone = g.compressed.and(pages);
+        let Some(pool) = self.zswap.pool.as_ref().filter(|_| !gone.is_empty()) else {
+            return;
+        };
+        g.compressed = g.compressed.minus(gone);
+        let freed = pool.free(self.handles_of(pmd, gone).map(|(_, handle)| handle));
+        self.shrunk(freed);
+    }
+
+    /// Opens `pages`, which are compressed, each to its place; returns those that could be, and tells the age
+    /// of each. The others are lost: whoever touches them gets SIGBUS.
+    fn open_compressed(
+        &self,
+        pmd: Pmd,
+        g: &mut RangeGuard<'_>,
+        pages: PageMask,
+        place: impl Fn(usize) -> *mut u8,
+        mut each: impl FnMut(u32),
+    ) -> PageMask {
+        let now = self.lru.time();
+        let mut opened = PageMask::EMPTY;
+        if let Some(pool) = &self.zswap.pool {
+            for (page, handle) in self.handles_of(pmd, pages) {
+                // SAFETY: the place is memory of the engine's own that nobody else uses now.
+                let to = unsafe { &mut *(place(page) as *mut Page) };
+                if let Ok(then) = pool.load(handle, to) {
+                    each(now.wrapping_sub(then));
+                    opened.insert(page);
+                }
+            }
+        }
+        let wrong = pages.minus(opened);
+        if !wrong.is_empty() {
+            self.stats().swap_corrupt.add(wrong.count() as u64);
+            self.drop_compressed(pmd, g, wrong);
+            self.lose(pmd, g, wrong);
+        }
+        opened
+    }
+
+    /// The fault on a page in compressed memory: it comes back with its neighbours there that `unit` names.
+    pub(super) fn load(
+        &self,
+        pmd: Pmd,
+        g: &mut RangeGuard<'_>,
+        page: usize,
+        unit: Unit,
+        buffers: &mut FillBuffers,
+    ) -> Plan {
+        let pages = match unit {
+            // What is hardly a walk: to come back for one more costs less here than one in vain.
+            Unit::Pages(n) if n <= FEW => Unit::Pages(1),
+            unit => unit,
+        };
+        let pages = pages.of(g.compressed, page);
+        let n = pages.count();
+        if !self.charge_for_fault(n) {
+            return Plan::NeedRoom(n);
+        }
+        let Some((base, new)) = buffers.lend(n) else {
+            self.charge.uncharge(n);
+            return Plan::NeedBuffer;
+        };
+        self.charge_own(new);
+        let at = |page| base.wrapping_add(pages.rank(page) * PAGE_SIZE);
+        let mut youngest = u32::MAX;
+        let opened = self.open_compressed(pmd, g, pages, at, |age| youngest = youngest.min(age));
+        let mut got = PageMask::EMPTY;
+        for run in opened.runs() {
+            got = got.or(self.copy_run(pmd, run, |page| at(page) as *const u8));
+        }
+        self.charge.uncharge(pages.minus(got).count());
+        g.belongs_to(List::Main);
+        self.drop_compressed(pmd, g, got);
+        self.became_present(pmd, g, got);
+        self.came_back(got.count(), youngest);
+        if !got.has(page) {
+            self.program().wake(pmd.page_addr(page), PAGE_SIZE);
+        }
+        Plan::Loaded(n)
+    }
+
+    /// For one fault pages came back, the youngest of that age.
+    fn came_back(&self, pages: usize, age: u32) {
+        let Some(pool) = self.zswap.pool.as_ref().filter(|_| pages > 0) else {
+            return;
+        };
+        let fill = Fill {
+            pages: pool.pages(),
+            limit: self.charge.limit(),
+        };
+        self.zswap.admission.wanted(pages, age, fill);
+        self.stats().zswpin.add(pages as u64);
+    }
+
+    /// A fault took so long that found its page in compressed memory.
+    pub fn load_took(&self, ns: u64) {
+        self.zswap.admission.pool_took(ns);
+    }
+
+    /// One took so long that had to read a page or a few.
+    pub fn read_took(&self, ns: u64) {
+        self.zswap.admission.device_took(ns);
+    }
+
+    /// Opens all that is compressed of the range, each page to its place in the frame, which is ready as a
+    /// whole. They stay where they are, too.
+    pub(super) fn load_into(&self, pmd: Pmd, g: &mut RangeGuard<'_>, frame: Frame) -> PageMask {
+        let base = self.frames.addr(frame);
+        let pages = g.compressed;
+        let mut youngest = u32::MAX;
+        let place = |page| (base + page * PAGE_SIZE) as *mut u8;
+        let opened = self.open_compressed(pmd, g, pages, place, |age| youngest = youngest.min(age));
+        self.came_back(opened.count(), youngest);
+        opened
+    }
+
+    /// Whether compressed memory takes more than it may.
+    pub fn has_too_much_compressed(&self) -> bool {
+        let z = &self.zswap;
+        let limit = self.charge.limit();
+        z.pool.as_ref().is_some_and(|p| p.pages() > z.most(limit))
+    }
+
+    /// Notes what compressed memory takes.
+    pub fn count_compressed(&self) {
+        let Some(pool) = &self.zswap.pool else { return };
+        let (s, bytes) = (self.stats(), |pages: usize| (pages * PAGE_SIZE) as u64);
+        s.zswap_pool_bytes.set(bytes(pool.pages()));
+        s.peak_zswap_pool_bytes.raise_to(bytes(pool.pages()));
+        s.zswap_stored_bytes.set(bytes(pool.stored()));
+    }
+
+    /// Takes what has been in compressed memory longest out of it. For the reclaim thread.
+    pub fn begin_write_back(&self) -> WriteBack {
+        let Some(pmd) = self.zswap.queue.pop(&self.ranges) else {
+            return WriteBack::Nothing;
+        };
+        let Some(r) = self.ranges.get(pmd) else {
+            return WriteBack::Freed;
+        };
+        let mut g = r.lock();
+        g.queued = false;
+        if g.io() != IoState::Idle || !self.can_take() {
+            // Whoever reads the range counts on what is here.
+            self.enqueue(pmd, &mut g);
+            return WriteBack::Later;
+        }
+        let clean = g.compressed.and(g.swapped);
+        self.drop_compressed(pmd, &mut g, clean);
+        let all = g.compressed;
+        if all.is_empty() {
+            return WriteBack::Freed;
+        }
+        // What is left has its turn at the end.
+        self.enqueue(pmd, &mut g);
+        let Some(frame) = self.frames.take_empty() else {
+            return WriteBack::Later;
+        };
+        let mut pages = PageMask::EMPTY;
+        for page in all.runs().flatten().take(WRITE_BACK) {
+            pages.insert(page);
+        }
+        self.charge.charge(pages.count());
+        let scratch = self.scratch.0;
+        let mut opened = PageMask::EMPTY;
+        for page in pages.runs().flatten() {
+            let one = PageMask::of(page..page + 1);
+            if self
+                .open_compressed(pmd, &mut g, one, |_| scratch, |_| ())
+                .is_empty()
+            {
+                continue;
+            }
+            let to = self.frames.addr(frame) + page * PAGE_SIZE;
+            // SAFETY: the scratch page is ours, and the frame is, of which this page is missing.
+            if unsafe { self.staging().copy(to, scratch, PAGE_SIZE) }.is_ok() {
+                opened.insert(page);
+            }
+        }
+        self.charge.uncharge(pages.minus(opened).count());
+        if opened.is_empty() {
+            self.frames.clear(frame, true, self.staging());
+            self.frames.put_empty(frame);
+            return WriteBack::Later;
+        }
+        g.moving = opened;
+        g.buffer = frame.0;
+        g.huge = false;
+        g.set_io(IoState::Inactive);
+        self.drop_compressed(pmd, &mut g, opened);
+        self.zswap.admission.written_back(opened.count());
+        self.stats().zswpwb.add(opened.count() as u64);
+        WriteBack::Ready(pmd)
+    }
+
+    /// The compressed pages of a range become those of another; `there` says where. Both are held by the
+    /// caller, and the old one's say nothing of them any more.
+    pub(super) fn move_compressed(
+        &self,
+        from: Pmd,
+        pages: PageMask,
+        to: (Pmd, &mut RangeGuard<'_>),
+        there: impl Fn(usize) -> usize,
+    ) {
+        let (pmd, g) = to;
+        let table = self.ranges.handles(pmd);
+        if pages.is_empty() || table.is_null() {
+            return;
+        }
+        if g.tables.insert(Had::HANDLES) {
+            self.charge.charge(1);
+        }
+        for (page, handle) in self.handles_of(from, pages) {
+            let page = there(page);
+            // SAFETY: the lock is held; the table has an element for each page.
+            unsafe { (*table)[page] = handle.to_word() };
+            g.compressed.insert(page);
+        }
+        self.enqueue(pmd, g);
+    }
+}
+
+const _: () = assert!(LARGEST < PAGE_SIZE && WRITE_BACK <= PMD_NR);
