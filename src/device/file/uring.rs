@@ -226,7 +226,8 @@ impl UringQueue {
         let Some((piece, attempt)) = slot.pieces.get_mut(token.piece()) else {
             return;
         };
-        match piece.advance(attempt.result(real)) {
+        let answer = attempt.result(real);
+        match piece.advance(answer) {
             Step::Done => self.end_piece(token, Ok(())),
             Step::Fail(error) => self.end_piece(token, Err(error)),
             Step::Short => {
@@ -235,7 +236,12 @@ impl UringQueue {
             }
             Step::Retry => {
                 self.store.retries.fetch_add(1, Ordering::Relaxed);
-                self.enter_piece(token);
+                if answer == -libc::ECANCELED {
+                    // The kernel has no thread for it and can't make one (RLIMIT_NPROC).
+                    self.run_piece(token);
+                } else {
+                    self.enter_piece(token);
+                }
             }
         }
     }
