@@ -122,10 +122,11 @@ pub fn refill(e: &Engine, bell: usize) {
     for stretch @ (from, to) in bare.iter() {
         match map(from, to) {
             Ok(()) => mapped.push(stretch),
-            // The program has mapped something there, by a call that we have not seen: that stays.
+            // The program has mapped something there, by a call that we have not seen, or one that has
+            // yet to say so: that stays.
             Err(_) => {
                 let holes = holes(e, bell, stretch);
-                state().lock().put_foreign(from, to);
+                state().lock().found_taken(from, to);
                 for (from, to) in holes {
                     state().lock().unmapped(&[(from, to)]);
                     if map(from, to).is_ok() {
@@ -182,7 +183,8 @@ pub fn adopt(e: &Engine, bell: usize, at: usize, len: usize, prot: i32, touched:
     {
         let mut s = state().lock();
         s.regions.insert(at, at + len);
-        // Where the hint led into what was bare.
+        // Where the hint led into what was bare, and `refill` found it taken.
+        s.foreign.remove(at, at + len);
         s.window.claim(at, at + len);
     }
     if touched {

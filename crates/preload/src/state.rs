@@ -152,6 +152,18 @@ impl State {
         }
     }
 
+    /// Something was mapped where nothing was known to be: it is not ours, but for what has become so meanwhile.
+    pub fn found_taken(&mut self, start: usize, end: usize) {
+        let mut rest = Extents::new();
+        rest.insert(start, end);
+        for (from, to) in self.regions.overlaps(start, end) {
+            rest.remove(from, to);
+        }
+        for (from, to) in rest.iter() {
+            self.put_foreign(from, to);
+        }
+    }
+
     fn area(&self, at: usize) -> Area {
         if self.foreign.contains(at, at + 1) {
             Area::Foreign
@@ -220,6 +232,20 @@ mod tests {
         assert!(!elsewhere(MADVISE, 110, 121, 0) && !elsewhere(MADVISE, 5, 5, 0));
         let fixed = libc::MREMAP_FIXED as usize;
         assert!(elsewhere(MREMAP, 1, 2, 0) && !elsewhere(MREMAP, 1, 2, fixed));
+    }
+
+    #[test]
+    fn what_was_adopted_meanwhile_is_ours() {
+        let mut s = State::empty();
+        s.window = crate::window::Window::new(1000, 2000);
+        s.regions.insert(1200, 1300);
+        s.window.claim(1200, 1300);
+        s.found_taken(1100, 1400);
+        assert_eq!(
+            s.foreign.iter().collect::<Vec<_>>(),
+            [(1100, 1200), (1300, 1400)]
+        );
+        assert_eq!(s.areas(1200, 1300), [(Area::Window, 1200, 1300)]);
     }
 
     #[test]
