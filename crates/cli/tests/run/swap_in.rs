@@ -34,12 +34,10 @@ fn walks_and_jumps_are_told_apart() {
     assert!(jump.counter("writeback_copied") > 16, "{jump}");
 }
 
-/// What a walk finds there in part comes with all of the rest, ahead of it.
+/// What a walk finds there in part comes with all of the rest; ahead of it, where memory was free in time.
 #[test]
 fn walks_fill_up_what_is_half_there() {
     let done = hints("none", "patches", "auto");
-    // As many of the 16 ranges as memory was free for in time.
-    assert!(done.counter("swap_ra_hit") > 0, "{done}");
     assert!(done.counter("thp_collapse_alloc") > 8, "{done}");
 }
 
