@@ -21,8 +21,9 @@ use core::sync::atomic::Ordering::*;
 const TRANSFERS: usize = crate::control::WRITES;
 /// Requests in flight at most; a range that leaves in pieces needs one for each.
 const DEPTH: usize = 64;
-/// This part of memory is inactive.
-const INACTIVE_PART: i64 = 5;
+/// This part of memory is inactive: long enough for what is hot to be touched there. With more, what is
+/// touched now and then is taken for hot as well.
+const INACTIVE_PART: i64 = 20;
 /// Ranges that are inactive at least.
 const INACTIVE_LEAST: usize = 2;
 /// Times that pages can be spared when their turn comes, and once more.
