@@ -10,6 +10,7 @@ use hugeswap::sys::probe::{self, Faults, Features, Limit};
 
 use super::{Check, Verdict};
 use crate::cgroup::{self, Own};
+use crate::in_use::wait_until_free;
 use crate::os;
 use crate::size::{Size, MIB};
 use crate::sizing::{self, LEAST_ADDRESSES, LEAST_DATA, LEAST_MEMORY};
@@ -279,7 +280,8 @@ fn swap_place(swap: Option<&SwapSpec>) -> Check {
 fn block_device(name: &'static str, device: &Path, missing: impl Fn(String) -> Check) -> Check {
     let shown = device.display();
     // As 'run' looks at it.
-    if let Err(err) = FileDevice::examine(device, &Options::new(u64::MAX)) {
+    let options = Options::new(u64::MAX);
+    if let Err(err) = wait_until_free(|| FileDevice::examine(device, &options)) {
         return Check::new(name, Verdict::Missing, err.to_string()).so("'run' refuses");
     }
     match probe::direct_io_device(device) {

@@ -200,7 +200,15 @@ impl Running {
 
     /// Waits until the program has written this.
     pub fn wait_for_output(&mut self, what: &str) {
-        while !self.text("stdout").contains(what) {
+        self.wait_for_text("stdout", what);
+    }
+
+    pub fn wait_for_stderr(&mut self, what: &str) {
+        self.wait_for_text("stderr", what);
+    }
+
+    fn wait_for_text(&mut self, stream: &str, what: &str) {
+        while !self.text(stream).contains(what) {
             if let Some(status) = self.child.try_wait().unwrap() {
                 panic!(
                     "{}: ended ({status}) before '{what}': {}{}",
