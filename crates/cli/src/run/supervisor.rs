@@ -255,7 +255,7 @@ fn spawn(plan: &Plan<'_>, address: &str, control: Writer, pages: Pages) -> Resul
         .args(&plan.args.program[1..])
         .env("LD_PRELOAD", preload)
         .env(ENV, address);
-    sys::kill_with_me(&mut command);
+    os::kill_with_me(&mut command);
     let watch = if control.settings.no_move != 0 {
         zero_copy::Watch::Pins
     } else {
