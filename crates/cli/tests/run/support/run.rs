@@ -198,6 +198,14 @@ impl Running {
         String::from_utf8_lossy(&fs::read(self.dir.join(name)).unwrap_or_default()).into_owned()
     }
 
+    /// Waits until the command has ended; what its program has left may go on.
+    pub fn wait_for_front(&mut self) {
+        while self.child.try_wait().unwrap().is_none() {
+            self.check_time();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Waits until the program has written this.
     pub fn wait_for_output(&mut self, what: &str) {
         self.wait_for_text("stdout", what);
