@@ -141,6 +141,7 @@ fn wrong_arguments() {
         (&["programs", "--size", "16M"], "16M"),
         (&["all", "--only", "nothing"], "there is no test 'nothing'"),
         (&["all", "--swap", "ram"], "give a directory"),
+        (&["all", "--memory", "16M"], "give 64M or more"),
         (&["policies", "--unit", "bit"], "bit"),
     ] {
         let output = bench(line);

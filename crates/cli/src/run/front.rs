@@ -13,6 +13,7 @@ use super::signals::{self, Came};
 use super::sys::{self, Process, Side, Status};
 use super::words::{News, GOES_ON};
 use super::{program, supervisor, Failure};
+use crate::os;
 use crate::run_args::RunArgs;
 use crate::size::Size;
 use crate::sizing::{self, Chosen, LEAST_ADDRESSES, LEAST_DATA, LEAST_DESCRIPTORS, LEAST_MEMORY};
@@ -77,6 +78,13 @@ fn limit(args: &RunArgs) -> Result<Chosen, Failure> {
         },
         None => sizing::memory(),
     };
+    if let Some(total) = os::total_memory().filter(|&total| chosen.bytes > total) {
+        errln!(
+            "hugeswap: warning: --memory {} is more than the {} of this machine, so it bounds nothing",
+            Size::from_bytes(chosen.bytes),
+            Size::from_bytes(total)
+        );
+    }
     if chosen.bytes >= LEAST_MEMORY {
         return Ok(chosen);
     }
