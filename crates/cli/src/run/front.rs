@@ -301,7 +301,8 @@ impl Front {
         let Some(came) = self.asked.pop_front() else {
             return;
         };
-        if !(group && came.is_for_group()) && !came.is_over {
+        let has_it = group && came.is_for_group();
+        if !has_it && !came.is_over {
             sys::kill(self.program, came.signal);
         }
     }
