@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use hugeswap::device::file::{FileDevice, Options};
 
+use crate::in_use::wait_until_free;
 use crate::os;
 use crate::size::{Size, MIB};
 use crate::undo::{Guard, Interrupt, Interrupted, Undo};
@@ -214,7 +215,9 @@ impl Setup<'_> {
         // Looks what it holds, as for a run, and says on its last page that nothing there is to be kept.
         let refused = |e: &dyn fmt::Display| Error::Device(e.to_string());
         let bytes = FileDevice::bytes_of(path).map_err(|e| refused(&e))?;
-        drop(FileDevice::open(path, &Options::new(bytes)).map_err(|e| refused(&e))?);
+        let options = Options::new(bytes);
+        let device = wait_until_free(|| FileDevice::open(path, &options));
+        drop(device.map_err(|e| refused(&e))?);
         // O_EXCL on a device: fails with EBUSY if it is mounted or swap.
         let device = OpenOptions::new()
             .write(true)

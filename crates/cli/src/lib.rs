@@ -15,6 +15,7 @@ pub mod cgroup;
 pub mod cli;
 pub mod doctor;
 mod going_on;
+mod in_use;
 pub mod kernel_swap;
 pub mod man;
 pub mod os;

@@ -61,6 +61,13 @@ const DOCTOR: Sections = &[
         ],
     ),
     (
+        "ENVIRONMENT",
+        &[(
+            "HUGESWAP_PRELOAD",
+            "The library that is looked for, as with 'hugeswap run'.",
+        )],
+    ),
+    (
         "EXAMPLES",
         &[
             ("", "hugeswap doctor"),
@@ -76,6 +83,13 @@ const SWAPOFF: Sections = &[
             ("0", "Done."),
             ("1", "Refused, or interrupted: the device stays in use."),
         ],
+    ),
+    (
+        "FILES",
+        &[(
+            "/proc/PID/fd",
+            "Of a run's supervisor: by its descriptors a run is found. Only its user and root may open them.",
+        )],
     ),
     (
         "EXAMPLES",
@@ -97,6 +111,13 @@ const SET: Sections = &[
             ),
         ],
     ),
+    (
+        "FILES",
+        &[(
+            "/proc/PID/fd",
+            "Of a run's supervisor: by its descriptors a run is found. Only its user and root may open them.",
+        )],
+    ),
     ("EXAMPLES", &[("", "hugeswap set 4711 swapin=never")]),
 ];
 
@@ -109,6 +130,16 @@ const PROMOTE: Sections = &[
                 "1",
                 "The kernel does not allow it here; 'hugeswap doctor' says what is missing.",
             ),
+        ],
+    ),
+    (
+        "FILES",
+        &[
+            (
+                "/sys/kernel/tracing",
+                "Reads of files are seen by trace events, and by a probe for files on tmpfs.",
+            ),
+            ("/proc/kpageflags", "Tells large folios from single pages."),
         ],
     ),
     (
@@ -131,6 +162,20 @@ const BENCH: Sections = &[
             ),
             ("130", "Interrupted. Everything is taken down."),
         ],
+    ),
+    (
+        "ENVIRONMENT",
+        &[(
+            "TMPDIR",
+            "Where graphs, statistics and redis's socket are while it runs; /tmp if it is not set.",
+        )],
+    ),
+    (
+        "FILES",
+        &[(
+            "/sys/fs/cgroup",
+            "A memory group is made below the caller's own, where that is allowed.",
+        )],
     ),
     (
         "EXAMPLES",

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 fn c_path(path: &Path) -> io::Result<CString> {
@@ -64,10 +64,17 @@ pub fn is_memory_backed(path: &Path) -> io::Result<bool> {
 
 /// MemAvailable: what can be used without swapping.
 pub fn available_memory() -> Option<u64> {
+    meminfo("MemAvailable:")
+}
+
+/// Of the machine.
+pub fn total_memory() -> Option<u64> {
+    meminfo("MemTotal:")
+}
+
+fn meminfo(key: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
     let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().ok()?;
     Some(kilobytes * 1024)
 }
@@ -292,6 +299,31 @@ pub fn spawn_inside(command: &mut Command, procs: OwnedFd) {
             }
         });
     }
+}
+
+/// It is killed when this process is.
+pub fn kill_with_me(command: &mut Command) {
+    let me = std::process::id() as i32;
+    // SAFETY: the closure only calls prctl and getppid, which are safe after fork.
+    unsafe {
+        command.pre_exec(move || {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            match libc::getppid() == me {
+                true => Ok(()),
+                false => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            }
+        });
+    }
+}
+
+/// Kills a program that was started as the first of a process group, and the others of that group.
+pub fn kill_process_group(first: &mut Child) -> io::Result<()> {
+    if first.try_wait()?.is_some() {
+        // Its number may be another's by now.
+        return Ok(());
+    }
+    // SAFETY: no memory is passed. Until it is waited for the number is its own.
+    check(unsafe { libc::kill(-(first.id() as i32), libc::SIGKILL) })
 }
 
 /// Faults of this process so far: minor, major.

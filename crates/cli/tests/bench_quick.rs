@@ -141,6 +141,7 @@ fn wrong_arguments() {
         (&["programs", "--size", "16M"], "16M"),
         (&["all", "--only", "nothing"], "there is no test 'nothing'"),
         (&["all", "--swap", "ram"], "give a directory"),
+        (&["all", "--memory", "16M"], "give 64M or more"),
         (&["policies", "--unit", "bit"], "bit"),
     ] {
         let output = bench(line);
@@ -149,4 +150,36 @@ fn wrong_arguments() {
         assert_eq!(text.lines().count(), 1, "{text}");
         assert!(text.contains(wanted), "{line:?}: {text}");
     }
+}
+
+/// Where no memory group can be made, as without root or in a container, hugeswap keeps the limit alone: it is
+/// said, and the kernel's swap is not measured so.
+#[test]
+fn without_a_memory_group() {
+    let own = hugeswap_cli::cgroup::Own::find().unwrap();
+    let bench = |more: &[&str]| {
+        // In a mount name space of its own the groups can't be written.
+        let script = "mount --make-rprivate / && mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script]);
+        command.arg(&own.path).arg(env!("CARGO_BIN_EXE_hugeswap"));
+        command.arg("bench").args(more).output().unwrap()
+    };
+    let mut line = vec!["swap-w-rand", "--processes", "2"];
+    line.extend(SMALL);
+    let output = bench(&line);
+    let (said, table) = (text(&output.stderr), text(&output.stdout));
+    assert!(output.status.success(), "{output:?}");
+    assert!(said.contains("without a memory group"), "{said}");
+    assert!(
+        table.contains("rounds, 1000 pages/s") && !table.contains("peak of the group"),
+        "{table}"
+    );
+    line.extend(["--against", "zram"]);
+    let output = bench(&line);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }

@@ -153,6 +153,18 @@ fn manual_pages_and_completions() {
     assert!(stdout(&hugeswap(&["man", "promote"])).contains("overhead"));
     assert!(stdout(&hugeswap(&["man", "run"])).contains("EXIT STATUS"));
     assert!(stdout(&hugeswap(&["man", "bench", "swap-w-seq"])).contains("rounds"));
+    for command in [
+        "run", "doctor", "bench", "promote", "swapoff", "swapon", "set",
+    ] {
+        let page = stdout(&hugeswap(&["man", command]));
+        for section in ["EXIT STATUS", "EXAMPLES"] {
+            assert!(page.contains(section), "{command}: {section}");
+        }
+        assert!(
+            page.contains("ENVIRONMENT") || page.contains("FILES"),
+            "{command}"
+        );
+    }
     refused(&["man", "walk"]);
     refused(&["man", "bench", "walk"]);
     for shell in ["bash", "zsh", "fish"] {

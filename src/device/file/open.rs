@@ -14,10 +14,6 @@ use crate::mm::PAGE_SIZE;
 /// Marks an existing file as ours, so that it may be used again after a run that was killed.
 const MARK: &CStr = c"user.hugeswap";
 
-/// How often a block device in use is tried again, and after how many microseconds.
-const BUSY_TRIES: u32 = 50;
-const BUSY_PAUSE: u32 = 20_000;
-
 const READ_WRITE: i32 = libc::O_RDWR | libc::O_NOCTTY | libc::O_NONBLOCK;
 
 impl FileDevice {
@@ -216,16 +212,7 @@ impl Place<'_> {
     }
 
     fn examine_block(&self, name: &CStr) -> Result<(OwnedFd, u64), OpenError> {
-        let open = || self.try_direct(None, name, READ_WRITE | libc::O_EXCL);
-        let mut opened = open();
-        // Of a run that has just ended the kernel may still be taking rings down.
-        for _ in 0..BUSY_TRIES {
-            if !matches!(opened, Err(libc::EBUSY)) {
-                break;
-            }
-            os::sleep_micros(BUSY_PAUSE);
-            opened = open();
-        }
+        let opened = self.try_direct(None, name, READ_WRITE | libc::O_EXCL);
         let fd = opened.map_err(|errno| match errno {
             libc::EBUSY => OpenError::InUse {
                 path: self.path.into(),

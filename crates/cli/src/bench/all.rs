@@ -193,6 +193,10 @@ fn measure(args: &AllArgs, stop: &Interrupt, report: &mut Report) -> Result<(), 
         ))
     };
     let memory = size(args.memory, 96, 512);
+    // What none of the tests can do with is said before the first.
+    SwapArgs::plain(memory, SwapSpec::Ram, Against::Kernel)
+        .plan(&workload::ALL[0])
+        .map_err(Error::Plan)?;
     let runs = args.runs.unwrap_or(if quick { 1 } else { 3 });
     if wanted("fio") {
         errln!("hugeswap: fio on {}", dir.display());

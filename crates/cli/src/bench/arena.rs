@@ -1,18 +1,22 @@
 //! Where a contestant runs: a memory group with its limit, under `hugeswap run` or with the
 //! kernel's swap on. All is taken down when it is dropped.
+//!
+//! What is bounded by hugeswap, or by nobody, can do without a group where none is to be had.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Once;
 use std::time::Duration;
 
 use super::error::{io_error, Error};
 use super::swap_args::Contestant;
-use crate::cgroup::{Group, Limits, Swap, Usage};
+use crate::cgroup::{self, Group, Limits, Swap, Usage};
 use crate::kernel_swap::KernelSwap;
 use crate::os;
 use crate::size::{Size, MIB};
@@ -28,7 +32,7 @@ pub struct Arena {
     before: Option<(u64, u64)>,
     limit: u64,
     // The group goes before the swap, so that swapoff finds nothing in it.
-    group: Group,
+    group: Option<Group>,
     _swap: Option<KernelSwap>,
     _guard: Guard,
 }
@@ -58,8 +62,11 @@ impl Arena {
                 limits.memory = os::available_memory().unwrap_or(u64::MAX >> 1);
             }
             Contestant::Hugeswap => {
-                let file = stats_file();
-                guard.push(Undo::RemoveFile(file.clone()));
+                // A run that is still ending when everything has been taken down can't write it any more.
+                let dir = stats_dir();
+                fs::create_dir(&dir).map_err(io_error("make a directory for statistics"))?;
+                guard.push(Undo::RemoveDir(dir.clone()));
+                let file = dir.join("stats.json");
                 prefix = hugeswap_run(memory, room(data), swap, &file)?;
                 stats = Some(file);
                 // The memory that stands in for a device is charged to the group too, unlike
@@ -76,12 +83,20 @@ impl Arena {
                 kernel_swap = Some(KernelSwap::set_up(backing, data, stop)?);
             }
         }
+        let group = match (Group::create("hugeswap-bench", &limits), contestant) {
+            (Ok(group), _) => Some(group),
+            (Err(err), Contestant::Kernel(_)) => return Err(err.into()),
+            (Err(err), _) => {
+                say_without_group(&err);
+                None
+            }
+        };
         Ok(Arena {
             prefix,
             stats,
             before: swap_counters(),
             limit: limits.memory,
-            group: Group::create("hugeswap-bench", &limits)?,
+            group,
             _swap: kernel_swap,
             _guard: guard,
         })
@@ -98,7 +113,13 @@ impl Arena {
             }
         };
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        os::spawn_inside(&mut command, self.group.procs()?);
+        match &self.group {
+            Some(group) => os::spawn_inside(&mut command, group.procs()?),
+            None => {
+                command.process_group(0);
+                os::kill_with_me(&mut command);
+            }
+        }
         Ok(command)
     }
 
@@ -112,8 +133,8 @@ impl Arena {
         let mut child = command.spawn().map_err(io_error("start the program"))?;
         let output = read_output(&mut child, stop, tick);
         if output.is_err() {
-            // Without the group's kill the wait below could last for ever.
-            self.kill()?;
+            // Without this the wait below could last for ever.
+            self.kill(&mut child)?;
         }
         let status = child.wait().map_err(io_error("wait for the program"))?;
         let output = output?;
@@ -121,12 +142,18 @@ impl Arena {
         Ok((output, status))
     }
 
-    pub fn kill(&self) -> Result<(), Error> {
-        self.group.kill().map_err(io_error("kill the program"))
+    /// The program, and all that it has started.
+    pub fn kill(&self, child: &mut Child) -> Result<(), Error> {
+        let killed = match &self.group {
+            Some(group) => group.kill(),
+            None => os::kill_process_group(child),
+        };
+        killed.map_err(io_error("kill the program"))
     }
 
+    /// Of the group; nothing without one.
     pub fn usage(&self) -> Usage {
-        self.group.usage()
+        self.group.as_ref().map(Group::usage).unwrap_or_default()
     }
 
     pub fn limit(&self) -> u64 {
@@ -151,11 +178,22 @@ impl Arena {
     }
 }
 
+/// Once, however often it is measured.
+fn say_without_group(err: &cgroup::Error) {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        errln!(
+            "hugeswap: without a memory group: {err}. --memory is kept by hugeswap alone, pages of files are \
+             not bounded, and the peak is not measured"
+        );
+    });
+}
+
 /// One of its own for each arena: the janitor may still be after the one before.
-fn stats_file() -> PathBuf {
+fn stats_dir() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
-    std::env::temp_dir().join(format!("hugeswap-bench-{}-{n}.json", std::process::id()))
+    std::env::temp_dir().join(format!("hugeswap-bench-{}-{n}", std::process::id()))
 }
 
 fn hugeswap_run(

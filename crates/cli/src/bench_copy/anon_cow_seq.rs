@@ -240,8 +240,13 @@ fn print(report: &Report) {
     for row in &report.rows {
         if core::mem::replace(&mut last, row.children) != row.children {
             outln!(
-                "\n{} children\n{:<12} {:>8} {:>9} {:>10} {:>9} {:>11} {:>11} {:>11} {:>12}",
+                "\n{} {}\n{:<12} {:>8} {:>9} {:>10} {:>9} {:>11} {:>11} {:>11} {:>12}",
                 row.children,
+                if row.children == 1 {
+                    "child"
+                } else {
+                    "children"
+                },
                 "method",
                 "GB/s",
                 "copy us",

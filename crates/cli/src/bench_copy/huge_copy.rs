@@ -317,7 +317,7 @@ fn print(report: &Report) {
     for row in &report.rows {
         if last.replace((row.order, row.pressure)) != Some((row.order, row.pressure)) {
             outln!(
-                "\norder {} ({} KiB), {} other processes\n{:<12} {:>10} {:>10} {:>10} {:>10} \
+                "\norder {} ({} KiB), other processes: {}\n{:<12} {:>10} {:>10} {:>10} {:>10} \
                  {:>10} {:>10} {:>10} {:>10} {:>10}",
                 row.order,
                 4usize << row.order,

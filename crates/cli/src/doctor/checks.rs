@@ -10,9 +10,10 @@ use hugeswap::sys::probe::{self, Faults, Features, Limit};
 
 use super::{Check, Verdict};
 use crate::cgroup::{self, Own};
+use crate::in_use::wait_until_free;
 use crate::os;
 use crate::size::{Size, MIB};
-use crate::sizing::{self, LEAST_ADDRESSES, LEAST_DATA, LEAST_MEMORY};
+use crate::sizing::{self, LEAST_ADDRESSES, LEAST_DATA, LEAST_DESCRIPTORS, LEAST_MEMORY};
 use crate::swap_spec::{self, SwapSpec, Target};
 
 pub fn all(swap: Option<&SwapSpec>) -> Vec<Check> {
@@ -41,6 +42,7 @@ pub fn all(swap: Option<&SwapSpec>) -> Vec<Check> {
     checks.push(memory_group());
     checks.push(address_space());
     checks.push(data());
+    checks.push(descriptors());
     checks.push(file_size(is_file(swap)));
     checks.push(locked_memory());
     checks
@@ -279,7 +281,8 @@ fn swap_place(swap: Option<&SwapSpec>) -> Check {
 fn block_device(name: &'static str, device: &Path, missing: impl Fn(String) -> Check) -> Check {
     let shown = device.display();
     // As 'run' looks at it.
-    if let Err(err) = FileDevice::examine(device, &Options::new(u64::MAX)) {
+    let options = Options::new(u64::MAX);
+    if let Err(err) = wait_until_free(|| FileDevice::examine(device, &options)) {
         return Check::new(name, Verdict::Missing, err.to_string()).so("'run' refuses");
     }
     match probe::direct_io_device(device) {
@@ -330,6 +333,11 @@ fn directory(name: &'static str, dir: &Path, missing: impl Fn(String) -> Check) 
         )
         .so("swap goes through the page cache, which takes memory and time")
         .mend("hugeswap run --swap DIRECTORY, with a directory on ext4 or xfs"),
+        // What mends that stands beside the limit of file sizes.
+        Err(err) if err.raw_os_error() == Some(libc::EFBIG) => {
+            Check::new(name, Verdict::Missing, format!("{shown}: {err}"))
+                .so("'ulimit -f' is too low for any swap file")
+        }
         Err(err) => missing(format!("{shown}: {err}")),
     }
 }
@@ -443,6 +451,20 @@ fn is_file(swap: Option<&SwapSpec>) -> bool {
 }
 
 /// `in_file`: swap goes to a file.
+fn descriptors() -> Check {
+    let name = "descriptors";
+    match probe::limit(Limit::Descriptors) {
+        Ok(None) => Check::ok(name, "no limit"),
+        Ok(Some(limit)) if limit >= LEAST_DESCRIPTORS => {
+            Check::ok(name, format!("{limit} at most"))
+        }
+        Ok(Some(limit)) => Check::new(name, Verdict::Missing, format!("{limit} ('ulimit -n')"))
+            .so(format!("'run' refuses: it needs {LEAST_DESCRIPTORS}"))
+            .mend("ulimit -n 1024"),
+        Err(err) => Check::new(name, Verdict::Note, err.to_string()),
+    }
+}
+
 fn file_size(in_file: bool) -> Check {
     let name = "file size";
     match probe::limit(Limit::FileSize) {

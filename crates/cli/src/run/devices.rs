@@ -14,6 +14,7 @@ use hugeswap::mm::PMD_SIZE;
 use hugeswap::sys::probe::{self, Limit};
 
 use super::{signals, Failure};
+use crate::in_use::wait_until_free;
 use crate::os;
 use crate::run_args::RunArgs;
 use crate::size::Size;
@@ -346,8 +347,9 @@ fn is_dir_or_here(p: &Path) -> bool {
 }
 
 fn open_file(path: &Path, max: u64) -> Result<Opened, Failure> {
-    let device =
-        FileDevice::open(path, &Options::new(max)).map_err(|e| Failure::ours(e.to_string()))?;
+    let options = Options::new(max);
+    let device = wait_until_free(|| FileDevice::open(path, &options));
+    let device = device.map_err(|e| Failure::ours(e.to_string()))?;
     let (fd, file) = two(&device)?;
     let had = file.metadata().map_or(0, |m| m.len());
     // A file that was made for swap keeps its size.
@@ -388,7 +390,8 @@ fn open_block(args: &RunArgs, path: &Path, max: u64) -> Result<Opened, Failure> 
         overwrite: args.overwrite,
         ..Options::new(max)
     };
-    let device = FileDevice::open(path, &options).map_err(|e| Failure::ours(e.to_string()))?;
+    let device = wait_until_free(|| FileDevice::open(path, &options));
+    let device = device.map_err(|e| Failure::ours(e.to_string()))?;
     let (fd, _) = two(&device)?;
     Ok(Opened {
         description: device.describe(),

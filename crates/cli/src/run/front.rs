@@ -13,6 +13,7 @@ use super::signals::{self, Came};
 use super::sys::{self, Process, Side, Status};
 use super::words::{News, GOES_ON};
 use super::{program, supervisor, Failure};
+use crate::os;
 use crate::run_args::RunArgs;
 use crate::size::Size;
 use crate::sizing::{self, Chosen, LEAST_ADDRESSES, LEAST_DATA, LEAST_DESCRIPTORS, LEAST_MEMORY};
@@ -77,6 +78,13 @@ fn limit(args: &RunArgs) -> Result<Chosen, Failure> {
         },
         None => sizing::memory(),
     };
+    if let Some(total) = os::total_memory().filter(|&total| chosen.bytes > total) {
+        errln!(
+            "hugeswap: warning: --memory {} is more than the {} of this machine, so it bounds nothing",
+            Size::from_bytes(chosen.bytes),
+            Size::from_bytes(total)
+        );
+    }
     if chosen.bytes >= LEAST_MEMORY {
         return Ok(chosen);
     }
@@ -212,9 +220,7 @@ impl Front {
                 *stopped += began.elapsed().min(2 * LOOK);
             }
             if has_signal {
-                while let Some(came) = signals::next(&self.signals) {
-                    self.take(came);
-                }
+                self.take_all();
             }
             if !has_news {
                 continue;
@@ -224,6 +230,7 @@ impl Front {
                 Some(News::OfGroup(group)) => self.hand_on(group),
                 Some(News::Stopped(signal)) => {
                     signals::suffer(signal);
+                    self.undo(libc::SIGCONT);
                     self.tell(GOES_ON);
                 }
                 Some(News::Ended(status, stays)) => {
@@ -271,6 +278,7 @@ impl Front {
             }
             return;
         }
+        self.undo(came.signal);
         let own = came.sender == std::process::id() as i32 || came.sender == self.supervisor;
         if own && !came.by_kernel {
             // A pipe of ours that nobody reads; or we are to go on.
@@ -281,11 +289,29 @@ impl Front {
         self.asked.push_back(came);
     }
 
+    fn take_all(&mut self) {
+        while let Some(came) = signals::next(&self.signals) {
+            self.take(came);
+        }
+    }
+
     fn hand_on(&mut self, group: bool) {
-        if let Some(came) = self.asked.pop_front() {
-            if !(group && came.is_for_group()) {
-                sys::kill(self.program, came.signal);
-            }
+        signals::settle();
+        self.take_all();
+        let Some(came) = self.asked.pop_front() else {
+            return;
+        };
+        let has_it = group && came.is_for_group();
+        if !has_it && !came.is_over {
+            sys::kill(self.program, came.signal);
+        }
+    }
+
+    /// A signal to stop takes away one to go on that still waits at the supervisor, and the other way round:
+    /// so that one was perhaps sent to the group, and in any case what it was for is over.
+    fn undo(&mut self, by: i32) {
+        for earlier in &mut self.asked {
+            earlier.is_over |= earlier.is_undone_by(by);
         }
     }
 }

@@ -11,6 +11,7 @@ mod core_file;
 mod devices;
 mod front;
 mod inject;
+mod left_behind;
 mod life;
 mod loans;
 mod object;

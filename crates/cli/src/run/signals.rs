@@ -161,6 +161,8 @@ pub struct Came {
     /// By the terminal, or by a process of this number.
     pub by_kernel: bool,
     pub sender: i32,
+    /// One that undoes it came later.
+    pub is_over: bool,
 }
 
 /// What terminals and shells send to groups.
@@ -175,6 +177,15 @@ const OF_GROUPS: [i32; 7] = [
 ];
 
 impl Came {
+    /// Of signals to stop and to go on the later one holds.
+    pub fn is_undone_by(&self, later: i32) -> bool {
+        let stops = |s: i32| matches!(s, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
+        match self.signal {
+            libc::SIGCONT => stops(later),
+            s => stops(s) && later == libc::SIGCONT,
+        }
+    }
+
     /// The supervisor has it too: whether that means that the program has.
     pub fn is_for_group(&self) -> bool {
         self.by_kernel || OF_GROUPS.contains(&self.signal) || is_of_group(self.sender)
@@ -217,6 +228,7 @@ pub fn next(fd: &OwnedFd) -> Option<Came> {
             signal: info.ssi_signo as i32,
             by_kernel: info.ssi_code == SI_KERNEL,
             sender: info.ssi_pid as i32,
+            is_over: false,
         })
     }
 }

@@ -18,6 +18,7 @@ use hugeswap::control::{
 use hugeswap::sys::futex::{self, Scope};
 
 use super::devices::{Places, Total};
+use super::left_behind::Mark;
 use super::owners::{Owners, Swap};
 use super::processes::{Door, Pages, Processes};
 use super::signals;
@@ -131,6 +132,7 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     let door = Door::open()?;
     let pages = Pages::default();
     let address = door.address.clone();
+    let mark = Mark::new(&address);
     let sizes = control.devices().iter().map(DeviceEntry::segments);
     let shares = devices.iter().map(|d| d.shares);
     let swap = Swap::new(Owners::new(sizes.zip(shares)));
@@ -161,7 +163,7 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
         _files: [file, orders_file],
         limit,
         stats,
-        unmanaged: unmanaged::Watch::new(&plan.library),
+        unmanaged: unmanaged::Watch::new(&plan.library, mark),
         outside,
     })
 }
@@ -255,7 +257,7 @@ fn spawn(plan: &Plan<'_>, address: &str, control: Writer, pages: Pages) -> Resul
         .args(&plan.args.program[1..])
         .env("LD_PRELOAD", preload)
         .env(ENV, address);
-    sys::kill_with_me(&mut command);
+    os::kill_with_me(&mut command);
     let watch = if control.settings.no_move != 0 {
         zero_copy::Watch::Pins
     } else {
@@ -352,12 +354,12 @@ impl Run {
                         if let Some(line) = cores.explain(program).filter(|_| core) {
                             errln!("hugeswap: {line}");
                         }
-                        stays = self.anyone_left();
+                        stays = self.is_anyone_left();
                         self.finish(plan, s, &status, stays);
                     }
                 }
             }
-            if ended_reported.is_some() && !cores.any_busy() && (!stays || !self.anyone_left()) {
+            if ended_reported.is_some() && !cores.any_busy() && (!stays || !self.is_anyone_left()) {
                 // A thread that punches holes may have the devices longer than we do.
                 self.devices
                     .iter()
@@ -373,8 +375,9 @@ impl Run {
         }
     }
 
-    fn anyone_left(&self) -> bool {
+    fn is_anyone_left(&mut self) -> bool {
         self.processes.present().next().is_some()
+            || self.unmanaged.is_anyone_starting(&self.processes)
     }
 
     /// As ordered.

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use hugeswap::control::Unmanaged;
 
+use super::left_behind::Mark;
 use super::processes::{Exec, Processes};
 use super::sys::Process;
 
@@ -126,6 +127,12 @@ struct Stranger {
     process: Option<Process>,
 }
 
+impl Stranger {
+    fn is_there(&self, pid: u32) -> bool {
+        Identity::of(pid).is_some_and(|i| i.began == self.began)
+    }
+}
+
 /// What a process has said that it becomes.
 struct Announced {
     exec: Exec,
@@ -146,6 +153,7 @@ fn why(said: Unmanaged) -> Option<Why> {
 
 pub struct Watch {
     library: String,
+    mark: Mark,
     next: Instant,
     announced: Vec<Announced>,
     /// Numbers, as they see them, of those of whom it is not known yet what they become.
@@ -155,12 +163,13 @@ pub struct Watch {
 }
 
 impl Watch {
-    pub fn new(library: &Path) -> Watch {
+    pub fn new(library: &Path, mark: Mark) -> Watch {
         // Maps show what a link leads to.
         let library = library.canonicalize().unwrap_or_else(|_| library.into());
         let name = library.file_name().unwrap_or_default();
         Watch {
             library: name.to_string_lossy().into_owned(),
+            mark,
             next: Instant::now(),
             announced: Vec::new(),
             undecided: BTreeSet::new(),
@@ -204,6 +213,20 @@ impl Watch {
         is_new |= self.count_announced();
         self.next = now + BETWEEN.max(now.elapsed() * SHARE);
         is_new
+    }
+
+    /// Whether a program whose parent has ended may register yet. Asked where nobody else is left.
+    pub fn is_anyone_starting(&mut self, processes: &Processes) -> bool {
+        if processes.sees_proc() {
+            let members = processes.numbers();
+            for pid in self.mark.find() {
+                if !self.strangers.contains_key(&pid) {
+                    self.meet(pid, members.contains(&pid), Instant::now());
+                }
+            }
+        }
+        let mut uncounted = self.strangers.iter().filter(|(_, s)| !s.counted);
+        uncounted.any(|(&pid, s)| s.is_there(pid))
     }
 
     /// Who has said what it becomes, and is not there any more, was that.
@@ -335,8 +358,7 @@ impl Watch {
 
     pub fn kill_all(&self) {
         for (&pid, s) in &self.strangers {
-            let is_still = || Identity::of(pid).is_some_and(|i| i.began == s.began);
-            if let Some(process) = s.process.as_ref().filter(|_| is_still()) {
+            if let Some(process) = s.process.as_ref().filter(|_| s.is_there(pid)) {
                 process.kill();
             }
         }
@@ -355,7 +377,7 @@ pub fn descendants(of: impl IntoIterator<Item = u32>) -> BTreeSet<u32> {
     found
 }
 
-fn children(pid: u32, into: &mut Vec<u32>) {
+pub fn children(pid: u32, into: &mut Vec<u32>) {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"));
     for task in tasks.into_iter().flatten().flatten() {
         let text = fs::read_to_string(task.path().join("children")).unwrap_or_default();

@@ -337,6 +337,39 @@ fn limits_of_addresses() {
     assert!(line.contains("ulimit -v unlimited"), "{line}");
 }
 
+/// `doctor` knows every limit that `run` refuses.
+#[test]
+fn limits_that_doctor_knows() {
+    for (limit, mend) in [
+        ("-f 100", "ulimit -f unlimited"),
+        ("-v 8000000", "ulimit -v unlimited"),
+        ("-d 100000", "ulimit -d unlimited"),
+        ("-n 40", "ulimit -n 1024"),
+    ] {
+        let line = format!("ulimit {limit} && exec {} doctor", hugeswap().display());
+        let output = Command::new("sh").args(["-c", &line]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{limit}: {text}");
+        let advice: Vec<&str> = text
+            .split("'hugeswap run' does not work here")
+            .next()
+            .unwrap()
+            .lines()
+            .filter_map(|l| l.trim_start().strip_prefix("mend it: "))
+            .collect();
+        assert_eq!(advice, [mend], "{limit}: {text}");
+        assert!(limited(limit, "--swap /var/tmp true").contains(mend));
+    }
+}
+
+/// More than the machine has is no limit: a unit that was mistyped is said.
+#[test]
+fn more_memory_than_there_is() {
+    let done = Run::new(99999 << 20, ["true"]).above(0).go();
+    assert!(done.stderr.contains("of this machine"), "{done}");
+    assert!(done.status.success(), "{done}");
+}
+
 #[test]
 fn limits_of_descriptors_and_data() {
     let line = limited("-n 12", "--swap ram true");

@@ -5,7 +5,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use crate::support::{children, compile, hugeswap, kill, machine, wait_for, Run};
+use crate::support::{children, compile, hugeswap, kill, machine, wait_for, Dir, Run};
 
 /// Runs a program with and without us, after a change to what it is started with.
 fn both(change: fn()) -> [Option<i32>; 2] {
@@ -136,6 +136,34 @@ fn the_shell_sees_the_program_stop_and_go_on() {
     assert_eq!(done.code(), Some(5), "{done}");
 }
 
+/// Of two signals to the group, one right behind the other, the second takes the first away where it still waits.
+#[test]
+fn what_comes_last_holds() {
+    let hog = compile("hog");
+    let mut run = Run::new(64, [hog.to_str().unwrap(), "1", "wait"]).start();
+    run.wait_for_output("ready");
+    let (front, program) = (run.front(), run.program());
+    let is_stopped = |pid: i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        stat.rsplit_once(')').unwrap().1.trim().starts_with('T')
+    };
+    for n in 0..200 {
+        let stops = n % 2 == 0;
+        let both = [libc::SIGCONT, libc::SIGTSTP];
+        kill(-front, both[usize::from(!stops)]);
+        // The front has perhaps begun to ask for the first when the second comes.
+        for _ in 0..n * 50 {
+            std::hint::spin_loop();
+        }
+        kill(-front, both[usize::from(stops)]);
+        wait_for(&format!("signal {n} to hold"), 20, || {
+            is_stopped(program) == stops && is_stopped(front) == stops
+        });
+    }
+    kill(-front, libc::SIGTERM);
+    assert_eq!(run.finish().signal(), Some(libc::SIGTERM));
+}
+
 #[test]
 fn a_program_that_does_not_stop_is_not_seen_to() {
     let script = "trap '' TSTP; trap 'exit 5' USR2; echo ready; while :; do sleep 0.02; done";
@@ -178,4 +206,16 @@ fn first_process_of_a_container() {
     assert_eq!(&line, b"ready\n");
     kill(children(child.id() as i32)[0], libc::SIGINT);
     assert_eq!(child.wait().unwrap().code(), Some(6));
+}
+
+/// Runs are jobs of an interactive shell, on a terminal.
+#[test]
+fn jobs_of_a_shell() {
+    let _machine = machine();
+    let dir = Dir::new("terminal");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/terminal.py");
+    let mut python = Command::new("/usr/bin/python3");
+    python.args([script, hugeswap().to_str().unwrap()]);
+    let output = python.arg(dir.path()).output().unwrap();
+    assert_eq!(output.stdout, b"ok\n", "{output:?}");
 }

@@ -1,9 +1,14 @@
 //! What a run takes beside its managed memory is in the limit too: the group has 16 MiB more, no swap of the
 //! kernel's, and nobody is killed.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::process::Command;
 
-use crate::support::{compile_with, wait_for, Dir, Run};
+use hugeswap_cli::cgroup::{Group, Limits, Swap};
+use hugeswap_cli::os;
+
+use crate::support::{compile, compile_with, hugeswap, machine, wait_for, Dir, Run};
 
 /// Runs what fills stacks of 46 MiB each, and lets their heaps grow when so much was found outside.
 fn with_stacks(memory: u64, line: &str, found: u64) {
@@ -41,4 +46,40 @@ fn several_processes() {
         alone.display()
     );
     with_stacks(224, &line, 2 * 44 + 20);
+}
+
+/// Without `--memory` the run takes what its group leaves, and nothing is killed there; `doctor` says the same.
+#[test]
+fn what_a_group_leaves() {
+    let _machine = machine();
+    let hog = compile("hog");
+    let inside = |name: &str, megabytes: u64, line: &[&OsStr]| {
+        let limits = Limits {
+            memory: megabytes << 20,
+            swap: Swap::None,
+            swappiness: None,
+        };
+        let group = Group::create(&format!("hugeswap-test-{name}"), &limits).unwrap();
+        let mut command = Command::new(hugeswap());
+        command.args(line);
+        os::spawn_inside(&mut command, group.procs().unwrap());
+        let output = command.output().unwrap();
+        assert_eq!(group.usage().oom_kills, 0, "{output:?}");
+        (output.status.code(), format!("{output:?}"))
+    };
+    let run = ["run", "--verbose", "--swap=ram", "--"].map(OsStr::new);
+    let run = [&run[..], &[hog.as_os_str(), OsStr::new("128")]].concat();
+    // What is swapped to memory is in the group too.
+    let (code, said) = inside("room", 330, &run);
+    assert!(
+        code == Some(0) && said.contains("memory group's limit of 330M"),
+        "{said}"
+    );
+    let (code, said) = inside("none", 70, &run);
+    assert!(
+        code == Some(2) && said.contains("memory group's limit of 70M"),
+        "{said}"
+    );
+    let (code, said) = inside("doctor", 70, &[OsStr::new("doctor")]);
+    assert!(code == Some(1) && said.contains("too little"), "{said}");
 }

@@ -1,6 +1,6 @@
 //! fork, exec and their relatives with memory that is swapped out.
 
-use crate::support::{compile, kill, long, wait_for, Dir, Done, Run};
+use crate::support::{compile, kill, long, wait_for, Dir, Done, Run, Running};
 
 fn run(what: &str) -> Done {
     let program = compile("processes");
@@ -70,21 +70,19 @@ fn nothing_is_left_of_children() {
 /// The command ends with the program; the child goes on, managed, and ends by itself.
 fn goes_on(what: &str, says: &str) {
     let program = compile("processes");
-    let run = Run::new(64, [program.to_str().unwrap(), what])
+    let mut run = Run::new(64, [program.to_str().unwrap(), what])
         .seconds(60)
         .start()
         .leave_alone();
+    run.wait_for_front();
+    let done = after_its_program(run, says);
+    assert!(done.status.success(), "{done}");
+}
+
+/// What goes on when the program of the command line has ended says this, and is the last to end.
+fn after_its_program(run: Running, says: &str) -> Done {
     let (out, group) = (run.dir.join("stdout"), run.group.path().to_owned());
-    let mut run = run;
-    let status = loop {
-        if let Some(s) = run.child.try_wait().unwrap() {
-            break s;
-        }
-        run.check_time();
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    };
-    assert!(status.success(), "{status}");
-    wait_for(&format!("'{says}' of {what}"), 40, || {
+    wait_for(&format!("'{says}'"), 40, || {
         std::fs::read_to_string(&out).unwrap().contains(says)
     });
     wait_for("the supervisor to end", 10, || {
@@ -93,8 +91,9 @@ fn goes_on(what: &str, says: &str) {
             .trim()
             .is_empty()
     });
-    assert_eq!(run.group.usage().oom_kills, 0);
-    run.finish();
+    let done = run.finish();
+    assert_eq!(done.oom_kills, 0, "{done}");
+    done
 }
 
 #[test]
@@ -105,6 +104,37 @@ fn orphans_go_on() {
 #[test]
 fn daemons_go_on() {
     goes_on("as_daemon", "daemon ok");
+}
+
+/// The program ends, or is killed, while the loader is still busy with what it has started: nobody else is there
+/// to tell of it. A library that is a pipe holds the loader up.
+#[test]
+fn who_is_just_starting_is_managed() {
+    let script = "import os, sys
+how, pipe, *program = sys.argv[1:]
+env = {**os.environ, 'LD_PRELOAD': os.environ['LD_PRELOAD'] + ':' + pipe}
+if how == 'fork':
+    if os.fork() == 0:
+        os.execve(program[0], program, env)
+else:
+    os.posix_spawn(program[0], program, env)
+if how == 'killed':
+    os.kill(os.getpid(), 9)
+os._exit(0)";
+    let hog = compile("hog");
+    for how in ["fork", "spawn", "killed"] {
+        let dir = Dir::new("starting");
+        let pipe = dir.join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        let (pipe, hog) = (pipe.to_str().unwrap(), hog.to_str().unwrap());
+        let program = ["python3", "-c", script, how, pipe, hog, "256"];
+        let mut run = Run::new(64, program).seconds(60).start().leave_alone();
+        run.wait_for_front();
+        drop(std::fs::File::options().write(true).open(pipe).unwrap());
+        let done = after_its_program(run, "ok");
+        assert!(!done.stderr.contains("unmanaged"), "{how}: {done}");
+    }
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! What `--swap` and `--swap-size` name, and how much goes where.
 
 use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::process::Command;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
-use crate::support::{compile, hugeswap, Dir, Done, Mount, Run};
+use crate::support::{compile, hugeswap, lock, machine, Dir, Done, Mount, Run};
 
 fn hog(megabytes: &str) -> [String; 2] {
     [compile("hog").display().to_string(), megabytes.into()]
@@ -97,14 +99,9 @@ fn by_default() {
 fn a_file_keeps_its_length() {
     let dir = Dir::new("file");
     for len in [0, 5 << 20, 128 << 20] {
-        let path = dir.join("swap");
-        let _ = fs::remove_file(&path);
-        let make = File::options()
-            .create_new(true)
-            .write(true)
-            .mode(0o600)
-            .open(&path);
-        make.unwrap().set_len(len).unwrap();
+        let _ = fs::remove_file(dir.join("swap"));
+        let (path, file) = private_file(&dir);
+        file.set_len(len).unwrap();
         let done = Run::new(64, hog("128")).swap(&path).ok();
         done.has_swapped();
         let after = fs::metadata(&path).unwrap();
@@ -156,4 +153,58 @@ fn a_block_device_with_data() {
         done.has_swapped();
     }
     assert!(!is_still_said);
+}
+
+fn private_file(dir: &Dir) -> (PathBuf, File) {
+    let path = dir.join("swap");
+    let mut options = File::options();
+    options.create_new(true).write(true).mode(0o600);
+    let file = options.open(&path).unwrap();
+    (path, file)
+}
+
+/// Who still holds a file may be a run that has just ended: it is waited for, and said; but not for ever.
+#[test]
+fn a_file_that_is_in_use() {
+    let dir = Dir::new("in-use");
+    let (path, file) = private_file(&dir);
+    lock(&file);
+    let mut run = Run::new(64, hog("96")).swap(&path).start();
+    run.wait_for_stderr("is in use: waiting");
+    drop(file);
+    let done = run.finish();
+    assert!(done.status.success(), "{done}");
+    done.has_swapped();
+    let file = File::open(&path).unwrap();
+    lock(&file);
+    let done = Run::new(64, hog("96")).swap(&path).go();
+    assert_eq!(done.code(), Some(125), "{done}");
+    assert!(done.stderr.contains("choose another"), "{done}");
+}
+
+/// The next run begins in the moment in which the one before ends, or is killed.
+#[test]
+fn a_file_again_and_again() {
+    let dir = Dir::new("again");
+    let (path, _) = private_file(&dir);
+    let _machine = machine();
+    let run = |program: &[String]| {
+        let mut command = Command::new(hugeswap());
+        command.args(["run", "--memory=64M", "--swap-size=1G", "--swap"]);
+        command.arg(&path).arg("--").args(program);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let [program, size] = hog("128");
+    for _ in 0..6 {
+        let output = run(&[program.clone(), size.clone()]).wait_with_output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let mut killed = run(&[program.clone(), size.clone(), "wait".to_owned()]);
+        let mut ready = [0; 5];
+        let read = killed.stdout.as_mut().unwrap().read_exact(&mut ready);
+        killed.kill().unwrap();
+        killed.wait().unwrap();
+        assert!(read.is_ok() && &ready == b"ready", "{killed:?}");
+    }
 }

@@ -89,7 +89,7 @@ struct Server<'a> {
 
 impl Server<'_> {
     fn end(&mut self) -> Result<(), Error> {
-        self.arena.kill()?;
+        self.arena.kill(&mut self.child)?;
         self.child
             .wait()
             .map_err(io_error("wait for redis-server"))?;
@@ -99,7 +99,7 @@ impl Server<'_> {
 
 impl Drop for Server<'_> {
     fn drop(&mut self) {
-        // The arena says so itself if the group can't be removed.
+        // The arena says so itself if its group can't be removed.
         let _ = self.end();
     }
 }

@@ -9,7 +9,8 @@
 static char *p;
 static const size_t n = 96 * MB;
 
-static void works(const char *what, int depth) {
+/* Children, to that depth, have what their parents have. */
+static void children_work(const char *what, int depth) {
   verify(p, n, 1, what);
   pid_t pid = fork();
   if (pid == 0) {
@@ -17,7 +18,7 @@ static void works(const char *what, int depth) {
     fill(p, n, 2);
     verify(p, n, 2, what);
     fill(p, n, 1);
-    if (depth) works(what, depth - 1);
+    if (depth) children_work(what, depth - 1);
     _exit(0);
   }
   wait_ok(pid, what);
@@ -26,13 +27,13 @@ static void works(const char *what, int depth) {
 
 static void user_and_net(void) {
   MUST(unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0);
-  works("user and net", 1);
+  children_work("user and net", 1);
 }
 
 static void net_without_proc(void) {
   MUST(unshare(CLONE_NEWNS | CLONE_NEWNET) == 0);
   MUST(mount("none", "/", 0, MS_REC | MS_PRIVATE, 0) == 0 && mount("none", "/proc", "tmpfs", 0, 0) == 0);
-  works("net without /proc", 1);
+  children_work("net without /proc", 1);
 }
 
 /* As sandboxes do it. */
@@ -40,7 +41,7 @@ static void by_clone(void) {
   u64 args[8] = {CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWNS, 0, 0, 0, SIGCHLD};
   pid_t pid = syscall(SYS_clone3, args, sizeof args);
   if (pid == 0) {
-    works("clone", 1);
+    children_work("clone", 1);
     _exit(0);
   }
   MUST(pid > 0);
@@ -65,14 +66,14 @@ static void landlock(void) {
   MUST(mount("none", "/proc", "tmpfs", 0, 0) == 0);
   MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
   MUST(syscall(SYS_landlock_restrict_self, domain, 0) == 0);
-  works("landlock", 1);
+  children_work("landlock", 1);
 }
 
 /* Another thread's table is another. */
 static void *forks(void *what) {
   MUST(unshare(CLONE_FILES) == 0);
   for (int fd = 3; fd < 64; fd++) close(fd);
-  works(what, 0);
+  children_work(what, 0);
   return 0;
 }
 static void own_files(void) {
@@ -82,20 +83,13 @@ static void own_files(void) {
 }
 
 int main(void) {
-  static const struct { const char *name; void (*f)(void); } all[] = {
+  static const struct test_case all[] = {
     {"user_and_net", user_and_net}, {"net_without_proc", net_without_proc}, {"by_clone", by_clone},
     {"landlock", landlock}, {"own_files", own_files},
   };
   p = map_rw(n);
   fill(p, n, 1);
-  for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-    pid_t pid = fork();
-    if (pid == 0) {
-      all[i].f();
-      _exit(0);
-    }
-    wait_ok(pid, all[i].name);
-  }
+  each_in_a_child(all, sizeof all / sizeof *all);
   say("ok\n");
   return 0;
 }

@@ -79,4 +79,35 @@ static inline void wait_ok(pid_t pid, const char *what) {
   MUST(waitpid(pid, &status, 0) == pid);
   if (status) STOP("%s: ended with %x", what, status);
 }
+
+/* The memory is as it was (filled with 1), can be written, and a child has it too. */
+static inline void works(char *p, size_t n, const char *what) {
+  verify(p, n, 1, what);
+  fill(p, n, 2);
+  pid_t pid = fork();
+  if (pid == 0) {
+    verify(p, n, 2, what);
+    _exit(0);
+  }
+  verify(p, n, 2, what);
+  wait_ok(pid, what);
+  fill(p, n, 1);
+}
+
+struct test_case {
+  const char *name;
+  void (*run)(void);
+};
+
+/* Each in a child of its own. */
+static inline void each_in_a_child(const struct test_case *cases, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    pid_t pid = fork();
+    if (pid == 0) {
+      cases[i].run();
+      _exit(0);
+    }
+    wait_ok(pid, cases[i].name);
+  }
+}
 #endif

@@ -19,20 +19,6 @@ static int open_files(void) {
   return count;
 }
 
-/* The memory is as it was, can be written, and a child has it too. */
-static void works(const char *what) {
-  verify(p, n, 1, what);
-  fill(p, n, 2);
-  pid_t pid = fork();
-  if (pid == 0) {
-    verify(p, n, 2, what);
-    _exit(0);
-  }
-  verify(p, n, 2, what);
-  wait_ok(pid, what);
-  fill(p, n, 1);
-}
-
 static int enter(const char *path, int kind) {
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   MUST(fd >= 0);
@@ -46,7 +32,7 @@ static void user(void) {
   int files = open_files();
   MUST(unshare(CLONE_NEWUSER) == 0);
   MUST(open_files() == files);
-  works("user name space");
+  works(p, n, "user name space");
 }
 
 static void all_kinds(void) {
@@ -55,7 +41,7 @@ static void all_kinds(void) {
   pid_t pid = fork();
   if (pid == 0) {
     MUST(getpid() == 1);
-    works("first of its name space");
+    works(p, n, "first of its name space");
     _exit(0);
   }
   /* Without its first process there are no more in that name space. */
@@ -69,7 +55,7 @@ static void first(void) {
   pid_t pid = syscall(SYS_clone3, args, sizeof args);
   if (pid == 0) {
     MUST(getpid() == 1 && unshare(CLONE_NEWUSER) == 0);
-    works("first of a pid name space");
+    works(p, n, "first of a pid name space");
     _exit(0);
   }
   wait_ok(pid, "first of a pid name space");
@@ -80,7 +66,7 @@ static void too_late(void) {
   MUST(unshare(CLONE_NEWPID) == 0);
   int made = unshare(CLONE_NEWUSER);
   MUST(made == 0 || errno == EINVAL);
-  works("after a pid name space");
+  works(p, n, "after a pid name space");
 }
 
 static void its_own_clock(void) {
@@ -90,7 +76,7 @@ static void its_own_clock(void) {
   MUST(fd >= 0 && write(fd, back, sizeof back - 1) == sizeof back - 1 && close(fd) == 0);
   for (int i = 0; i < 5; i++) {
     MUST(enter("/proc/self/ns/time_for_children", i & 1 ? CLONE_NEWTIME : 0) == 0);
-    works("time name space");
+    works(p, n, "time name space");
   }
 }
 
@@ -110,7 +96,7 @@ static void anothers(void) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/ns/user", pid);
   MUST(enter(path, CLONE_NEWUSER) == 0);
-  works("another's user name space");
+  works(p, n, "another's user name space");
   close(to[1]);
   wait_ok(pid, "another's user name space");
 }
@@ -118,7 +104,7 @@ static void anothers(void) {
 static void by_number(void) {
   MUST(syscall(SYS_unshare, CLONE_NEWUSER) == 0);
   MUST(syscall(SYS_unshare, CLONE_VM | CLONE_SIGHAND | CLONE_THREAD) == 0);
-  works("by number");
+  works(p, n, "by number");
 }
 
 static void *wait_for(void *fd) {
@@ -133,27 +119,20 @@ static void two_threads(void) {
   MUST(pipe(pipes) == 0 && pthread_create(&t, 0, wait_for, &pipes[0]) == 0);
   MUST(unshare(CLONE_NEWUSER) == -1 && errno == EINVAL);
   MUST(unshare(1) == -1 && errno == EINVAL);
-  works("two threads");
+  works(p, n, "two threads");
   close(pipes[1]);
   MUST(pthread_join(t, 0) == 0 && unshare(CLONE_NEWUSER) == 0);
-  works("one thread again");
+  works(p, n, "one thread again");
 }
 
 int main(void) {
-  static const struct { const char *name; void (*f)(void); } all[] = {
+  static const struct test_case all[] = {
     {"user", user}, {"all_kinds", all_kinds}, {"first", first}, {"too_late", too_late}, {"its_own_clock", its_own_clock},
     {"anothers", anothers}, {"by_number", by_number}, {"two_threads", two_threads},
   };
   p = map_rw(n);
   fill(p, n, 1);
-  for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-    pid_t pid = fork();
-    if (pid == 0) {
-      all[i].f();
-      _exit(0);
-    }
-    wait_ok(pid, all[i].name);
-  }
+  each_in_a_child(all, sizeof all / sizeof *all);
   user();
   say("ok\n");
   return 0;

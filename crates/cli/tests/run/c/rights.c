@@ -8,20 +8,6 @@
 static char *p;
 static const size_t n = 96 * MB;
 
-/* The memory is as it was, can be written, and a child has it too. */
-static void works(const char *what) {
-  verify(p, n, 1, what);
-  fill(p, n, 2);
-  pid_t pid = fork();
-  if (pid == 0) {
-    verify(p, n, 2, what);
-    _exit(0);
-  }
-  verify(p, n, 2, what);
-  wait_ok(pid, what);
-  fill(p, n, 1);
-}
-
 /* What each thread of the process may do, as one text. */
 static void rights_of(const char *task, char *text, size_t size) {
   char path[64], line[256];
@@ -49,29 +35,38 @@ static void all_the_same(const char *what) {
   closedir(d);
 }
 
+static void are_given_up(const char *what) {
+  all_the_same(what);
+  works(p, n, what);
+}
+
 static void by_setuid(void) {
   MUST(setgroups(0, 0) == 0 && setgid(65534) == 0 && setuid(65534) == 0);
+  are_given_up("setuid");
 }
 
 static void by_three(void) {
   MUST(setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0);
+  are_given_up("setresuid");
 }
 
 static void by_number(void) {
   MUST(syscall(SYS_setresgid, 65534, 65534, 65534) == 0 && syscall(SYS_setuid, 65534) == 0);
+  are_given_up("syscall(2)");
 }
 
 static void capabilities(void) {
   struct __user_cap_header_struct head = {_LINUX_CAPABILITY_VERSION_3, 0};
   struct __user_cap_data_struct none[2] = {0};
   MUST(syscall(SYS_capset, &head, none) == 0);
+  are_given_up("capset");
 }
 
 /* For a while: they can be had back, and are. */
 static void for_a_while(void) {
   for (int i = 0; i < 3; i++) {
     MUST(seteuid(65534) == 0);
-    works("for a while");
+    works(p, n, "for a while");
     MUST(seteuid(0) == 0);
   }
   by_setuid();
@@ -81,31 +76,21 @@ static void in_a_forked_child(void) {
   pid_t pid = fork();
   if (pid == 0) {
     by_setuid();
-    all_the_same("forked child");
-    works("forked child");
     _exit(0);
   }
   wait_ok(pid, "forked child");
-  works("who has kept his rights");
+  all_the_same("who has kept his rights");
+  works(p, n, "who has kept his rights");
 }
 
 int main(void) {
-  static const struct { const char *name; void (*f)(void); } all[] = {
+  static const struct test_case all[] = {
     {"setuid", by_setuid}, {"setresuid", by_three}, {"syscall(2)", by_number}, {"capset", capabilities},
     {"for a while", for_a_while}, {"a forked child", in_a_forked_child},
   };
   p = map_rw(n);
   fill(p, n, 1);
-  for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-    pid_t pid = fork();
-    if (pid == 0) {
-      all[i].f();
-      all_the_same(all[i].name);
-      works(all[i].name);
-      _exit(0);
-    }
-    wait_ok(pid, all[i].name);
-  }
+  each_in_a_child(all, sizeof all / sizeof *all);
   /* A child that has its parent's memory has its engine too. */
   pid_t pid = vfork();
   if (pid == 0) {
@@ -114,9 +99,8 @@ int main(void) {
     _exit(2);
   }
   wait_ok(pid, "vfork");
-  works("after vfork");
+  works(p, n, "after vfork");
   by_setuid();
-  works("the first");
   say("ok\n");
   return 0;
 }

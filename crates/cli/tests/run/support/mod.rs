@@ -37,8 +37,9 @@ pub fn machine() -> File {
     file
 }
 
+/// Until all who have it open have closed it.
 #[allow(unsafe_code)]
-fn lock(file: &File) {
+pub fn lock(file: &File) {
     use std::os::fd::AsRawFd;
     // SAFETY: no memory is passed.
     let r = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };

@@ -198,9 +198,25 @@ impl Running {
         String::from_utf8_lossy(&fs::read(self.dir.join(name)).unwrap_or_default()).into_owned()
     }
 
+    /// Waits until the command has ended; what its program has left may go on.
+    pub fn wait_for_front(&mut self) {
+        while self.child.try_wait().unwrap().is_none() {
+            self.check_time();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Waits until the program has written this.
     pub fn wait_for_output(&mut self, what: &str) {
-        while !self.text("stdout").contains(what) {
+        self.wait_for_text("stdout", what);
+    }
+
+    pub fn wait_for_stderr(&mut self, what: &str) {
+        self.wait_for_text("stderr", what);
+    }
+
+    fn wait_for_text(&mut self, stream: &str, what: &str) {
+        while !self.text(stream).contains(what) {
             if let Some(status) = self.child.try_wait().unwrap() {
                 panic!(
                     "{}: ended ({status}) before '{what}': {}{}",
