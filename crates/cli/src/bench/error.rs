@@ -41,8 +41,10 @@ pub enum Error {
         who: String,
         what: String,
     },
-    /// A program that is measured is not installed.
+    /// A command that is measured is not installed.
     Missing(&'static str),
+    /// A program was not done in time.
+    TooLong,
     Interrupted,
 }
 
@@ -74,6 +76,7 @@ impl fmt::Display for Error {
                 f,
                 "needs {package}: install it, as with 'apt-get install {package}'"
             ),
+            Error::TooLong => f.write_str("the program was not done in time"),
             Error::Interrupted => f.write_str("interrupted"),
         }
     }
