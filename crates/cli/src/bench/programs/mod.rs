@@ -438,10 +438,14 @@ impl Bench<'_> {
                 _ => Ok(()),
             }
         });
-        let seconds = start.elapsed().as_secs_f64();
+        let mut seconds = start.elapsed().as_secs_f64();
         let usage = arena.usage();
         let (output, end, message) = match result {
-            Err(Error::TooLong) => (String::new(), End::TooLong, None),
+            Err(Error::TooLong) => {
+                // A program that swaps takes a while to die.
+                seconds = timeout.map_or(seconds, |timeout| timeout.as_secs_f64());
+                (String::new(), End::TooLong, None)
+            }
             Err(err) => return Err(err),
             Ok((output, _)) if usage.oom_kills > 0 => (output, End::Killed, None),
             Ok((output, status)) if !status.success() => (

@@ -95,13 +95,17 @@ impl Column {
         self.end <= End::TooLong
     }
 
-    fn cell(&self) -> String {
-        let time = match self.end {
+    fn time(&self) -> String {
+        match self.end {
             End::Done => format!("{:.1} s", self.seconds),
             End::TooLong => format!("> {:.0} s", self.seconds),
             End::Killed => "killed".to_owned(),
             End::Failed => "failed".to_owned(),
-        };
+        }
+    }
+
+    fn cell(&self) -> String {
+        let time = self.time();
         let faults = self.major_faults / 1e3;
         let places = usize::from(faults < 10.0);
         let peak = self
@@ -178,13 +182,7 @@ impl Row {
         let sides: Vec<String> = self
             .sides
             .iter()
-            .map(|side| {
-                format!(
-                    "{} {}",
-                    side.name,
-                    side.cell().split("  ").next().unwrap_or("")
-                )
-            })
+            .map(|side| format!("{} {}", side.name, side.time()))
             .collect();
         format!("{}: {}", self.program, sides.join(", "))
     }
