@@ -144,6 +144,22 @@ fn real_programs_under_hugeswap() {
     }
 }
 
+/// Offline, and without the right to install anything, it says what there is to do.
+#[test]
+fn programs_that_are_not_installed() {
+    let output = Command::new(env!("CARGO_BIN_EXE_hugeswap"))
+        .args(["bench", "programs", "--program", "redis", "--no-kernel"])
+        .env("PATH", "/nowhere")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        "hugeswap: there is nothing to measure: redis: needs the package redis-server \
+         (--install installs what is missing)\n"
+    );
+}
+
 #[test]
 fn wrong_arguments() {
     for (line, wanted) in [

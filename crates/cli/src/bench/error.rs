@@ -45,6 +45,8 @@ pub enum Error {
     Missing(&'static str),
     /// A program was not done in time.
     TooLong,
+    /// The machine was stopped for a while.
+    StoodStill,
     Interrupted,
 }
 
@@ -77,6 +79,7 @@ impl fmt::Display for Error {
                 "needs {package}: install it, as with 'apt-get install {package}'"
             ),
             Error::TooLong => f.write_str("the program was not done in time"),
+            Error::StoodStill => f.write_str("the machine stood still for some seconds"),
             Error::Interrupted => f.write_str("interrupted"),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -25,10 +26,11 @@ pub enum Lack {
     Module(&'static str),
 }
 
-impl Lack {
-    pub fn name(&self) -> &'static str {
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Lack::Package(name) | Lack::Module(name) => name,
+            Lack::Package(name) => write!(f, "the package {name}"),
+            Lack::Module(name) => write!(f, "Python's {name}"),
         }
     }
 }

@@ -151,6 +151,12 @@ const MARGIN: u64 = 24 * MIB;
 const LEAST_LIMIT: u64 = LEAST_MEMORY + MARGIN;
 const LEAST_SIZE: u64 = 128 * MIB;
 
+/// The machine, or all of this, was stopped, where nothing came to pass for so long: it is looked
+/// fifty times a second.
+const STANDS_STILL: Duration = Duration::from_secs(4);
+/// How often a run is begun that this happens to.
+const TRIES: u32 = 10;
+
 /// zram's part of the memory. Compressed to a half it holds twice as much.
 const POOL: f64 = 0.4;
 
@@ -176,7 +182,7 @@ pub fn compare(
         install::install(&chosen, stop)?;
     }
     let tools = Tools::find(&chosen);
-    let kernels = kernels(args, document, stop)?;
+    let kernels = kernels(args, &place, document, stop)?;
     let mut guard = Guard::new();
     let dir = place
         .directory
@@ -211,8 +217,12 @@ pub fn compare(
     }
     if document.programs.is_empty() {
         let reasons: Vec<String> = document.left_out.iter().map(ToString::to_string).collect();
+        let install = match document.left_out.iter().any(|l| l.installable) {
+            true => " (--install installs what is missing)",
+            false => "",
+        };
         return Err(Error::Usage(format!(
-            "there is nothing to measure: {}",
+            "there is nothing to measure: {}{install}",
             reasons.join("; ")
         )));
     }
@@ -222,6 +232,7 @@ pub fn compare(
 /// The kernel's sides that can be measured here. What was asked for and can't be, is an error.
 fn kernels(
     args: &ProgramsArgs,
+    place: &Place,
     document: &mut Document,
     stop: &Interrupt,
 ) -> Result<Vec<Kernel>, Error> {
@@ -234,7 +245,7 @@ fn kernels(
         if !all && !args.against.contains(kernel) {
             continue;
         }
-        match refusal(*kernel, stop)? {
+        match refusal(*kernel, place, stop)? {
             None => kernels.push(*kernel),
             Some(why) if all => document.left_out.push(LeftOut::side(*kernel, why)),
             Some(why) => return Err(Error::Usage(format!("--against: {why}"))),
@@ -243,7 +254,7 @@ fn kernels(
     Ok(kernels)
 }
 
-fn refusal(kernel: Kernel, stop: &Interrupt) -> Result<Option<String>, Error> {
+fn refusal(kernel: Kernel, place: &Place, stop: &Interrupt) -> Result<Option<String>, Error> {
     match kernel {
         Kernel::File => Ok(None),
         Kernel::Zram => {
@@ -260,6 +271,9 @@ fn refusal(kernel: Kernel, stop: &Interrupt) -> Result<Option<String>, Error> {
         Kernel::Zswap if Own::find()?.version == Version::V1 => Ok(Some(
             "the memory that zswap takes is charged to the group only with control groups of version 2".into(),
         )),
+        Kernel::Zswap if !matches!(place.disk, Backing::File(_)) => {
+            Ok(Some("zswap is compared with a swap file only: give a directory".into()))
+        }
         Kernel::Zswap => Ok(None),
     }
 }
@@ -417,6 +431,29 @@ impl Bench<'_> {
         heading: &str,
         stop: &Interrupt,
     ) -> Result<Run, Error> {
+        for _ in 1..TRIES {
+            match self.attempt(program, dir, grant, words, timeout, heading, stop) {
+                Err(Error::StoodStill) => {
+                    self.progress.clear();
+                    errln!("hugeswap: {heading}: {}: once more", Error::StoodStill);
+                }
+                end => return end,
+            }
+        }
+        self.attempt(program, dir, grant, words, timeout, heading, stop)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn attempt(
+        &mut self,
+        program: &Program,
+        dir: &Path,
+        grant: &Grant<'_>,
+        words: &[&str],
+        timeout: Option<Duration>,
+        heading: &str,
+        stop: &Interrupt,
+    ) -> Result<Run, Error> {
         self.progress.show(heading);
         let arena = Arena::open(grant, stop)?;
         let errors = dir.join("errors");
@@ -429,8 +466,13 @@ impl Bench<'_> {
             .stderr(File::create(&errors).map_err(io_error("make a file for a program"))?);
         let mut anonymous = 0;
         let start = Instant::now();
+        let mut last = start;
         let progress = &mut self.progress;
         let result = arena.run(command, stop, &mut |_| {
+            let before = std::mem::replace(&mut last, Instant::now());
+            if last - before > STANDS_STILL {
+                return Err(Error::StoodStill);
+            }
             anonymous = anonymous.max(arena.anonymous());
             progress.show(heading);
             match timeout {

@@ -212,7 +212,7 @@ pub struct LeftOut {
 
 impl LeftOut {
     pub fn lacking(program: &str, lacks: &[Lack]) -> LeftOut {
-        let names: Vec<&str> = lacks.iter().map(Lack::name).collect();
+        let names: Vec<String> = lacks.iter().map(Lack::to_string).collect();
         LeftOut {
             what: program.to_owned(),
             why: format!("needs {}", names.join(", ")),
@@ -448,7 +448,7 @@ pub mod tests {
         assert!(notes.iter().any(|note| note == lost), "{notes:?}");
         assert!(notes
             .iter()
-            .any(|note| note == "left out: xz: needs xz-utils"));
+            .any(|note| note == "left out: xz: needs the package xz-utils"));
         let cells = cells(&document);
         assert_eq!(
             cells[3][3..7],
