@@ -353,6 +353,25 @@ impl Group {
         kill_all(&self.path)
     }
 
+    /// Bytes of anonymous memory inside, now.
+    pub fn anonymous(&self) -> u64 {
+        self.stat("total_rss", "anon")
+    }
+
+    /// Faults in here that the kernel had to read for.
+    pub fn major_faults(&self) -> u64 {
+        self.stat("total_pgmajfault", "pgmajfault")
+    }
+
+    fn stat(&self, v1: &str, v2: &str) -> u64 {
+        let text = fs::read_to_string(self.path.join("memory.stat")).unwrap_or_default();
+        let name = match self.version {
+            Version::V1 => v1,
+            Version::V2 => v2,
+        };
+        entry_of(&text, name).unwrap_or(0)
+    }
+
     pub fn usage(&self) -> Usage {
         let number = |file: &str| read_number(&self.path.join(file));
         let entry = |file: &str, key: &str| {

@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::bench::programs::graph::GraphArgs;
 use crate::bench::worker::WorkerArgs;
 use crate::bench::BenchArgs;
 use crate::doctor::DoctorArgs;
@@ -46,9 +45,6 @@ pub enum Command {
     /// One run of a benchmark's workload; prints one JSON object per round
     #[command(hide = true)]
     BenchWorker(WorkerArgs),
-    /// A graph for a benchmark, and its traversal
-    #[command(hide = true)]
-    BenchGraph(GraphArgs),
     /// Takes down what a killed benchmark left behind
     #[command(hide = true)]
     Janitor,

@@ -26,6 +26,8 @@ pub enum Backing {
     Zram { every_size: bool },
     /// A loop device over memory: what a memory-speed block device costs.
     Loop,
+    /// A swap file in this directory, with compressed memory before it.
+    Zswap(PathBuf),
 }
 
 impl fmt::Display for Backing {
@@ -36,6 +38,7 @@ impl fmt::Display for Backing {
             Backing::Zram { every_size: false } => "zram lz4",
             Backing::Zram { every_size: true } => "zram lz4, all mTHP",
             Backing::Loop => "loop on tmpfs",
+            Backing::Zswap(_) => "zswap",
         })
     }
 }
@@ -133,12 +136,12 @@ pub struct KernelSwap {
 }
 
 impl KernelSwap {
-    /// Room for `data`, and a quarter more: freed slots come back in clusters.
-    pub fn set_up(backing: &Backing, data: Size, stop: &Interrupt) -> Result<KernelSwap, Error> {
+    /// Above all swap that is on.
+    pub fn set_up(backing: &Backing, room: Size, stop: &Interrupt) -> Result<KernelSwap, Error> {
         if !os::is_root() {
             return Err(Error::NotRoot);
         }
-        let bytes = (data.bytes() + data.bytes() / 4).next_multiple_of(MIB) + 16 * MIB;
+        let bytes = room.bytes().next_multiple_of(MIB);
         let priority = priority_above(&active()?)?;
         let mut setup = Setup {
             guard: Guard::new(),
@@ -154,6 +157,10 @@ impl KernelSwap {
             Backing::Loop => setup
                 .loop_device()
                 .map(|(path, device)| (path, Some(device)))?,
+            Backing::Zswap(dir) => {
+                setup.change(Path::new(ZSWAP), "Y")?;
+                (setup.file(dir)?, None)
+            }
         };
         Ok(KernelSwap {
             path,
@@ -166,6 +173,20 @@ impl KernelSwap {
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// The most memory that it has taken, where it is zram.
+    pub fn peak_memory(&self) -> Option<u64> {
+        let settings = Path::new("/sys/block").join(self.path.file_name()?);
+        let text = fs::read_to_string(settings.join("mm_stat")).ok()?;
+        text.split_whitespace().nth(4)?.parse().ok()
+    }
+}
+
+const ZSWAP: &str = "/sys/module/zswap/parameters/enabled";
+
+/// Does this kernel have zswap?
+pub fn has_zswap() -> bool {
+    Path::new(ZSWAP).exists()
 }
 
 struct Setup<'a> {
@@ -272,17 +293,21 @@ impl Setup<'_> {
 
     fn every_mthp_size_on(&mut self) -> Result<(), Error> {
         for path in mthp_switches() {
-            let Ok(text) = fs::read_to_string(&path) else {
-                continue;
-            };
-            let Some(value) = chosen(&text) else { continue };
-            self.guard.push(Undo::Restore {
-                path: path.clone(),
-                value: value.to_owned(),
-            });
-            fs::write(&path, "always").map_err(io_error("set", &path))?;
+            self.change(&path, "always")?;
         }
         Ok(())
+    }
+
+    /// Until this is over; a setting that can't be read is left alone.
+    fn change(&mut self, path: &Path, value: &str) -> Result<(), Error> {
+        let Ok(text) = fs::read_to_string(path) else {
+            return Ok(());
+        };
+        self.guard.push(Undo::Restore {
+            path: path.to_owned(),
+            value: chosen(&text).unwrap_or(text.trim()).to_owned(),
+        });
+        fs::write(path, value).map_err(io_error("set", path))
     }
 
     fn loop_device(&mut self) -> Result<(PathBuf, File), Error> {

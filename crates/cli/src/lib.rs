@@ -53,7 +53,6 @@ pub fn main() -> ExitCode {
         Command::Promote(args) => promote::run(&args),
         Command::Bench(args) => bench::run(args),
         Command::BenchWorker(args) => bench::worker::run(&args),
-        Command::BenchGraph(args) => bench::programs::graph::run(&args),
         Command::Janitor => undo::janitor(),
         Command::Completions { shell } => man::completions(shell),
         Command::Man { subcommand } => man::page(&subcommand),

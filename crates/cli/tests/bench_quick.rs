@@ -100,26 +100,64 @@ fn several_processes_with_threads() {
 }
 
 #[test]
-fn graph_and_redis_under_hugeswap() {
+fn real_programs_under_hugeswap() {
+    // Both are wherever this project is built; one has input that is made for it, and several processes.
     let line = [
         "programs",
         "--program",
-        "graph-bfs,redis-get",
+        "python,sort",
         "--size",
-        "176M",
-        "--swap",
-        "ram",
+        "256M",
+        "--share",
+        "0.6",
         "--no-kernel",
         "--runs",
-        "1",
+        "2",
     ];
     let document = document("programs", &line);
+    assert_eq!(document["test"], "programs");
+    assert_eq!(document["share"], 0.6);
+    assert_eq!(document["left_out"], serde_json::json!([]));
     let rows = document["programs"].as_array().unwrap();
-    assert_eq!(rows.len(), 2);
+    let names: Vec<_> = rows.iter().map(|row| &row["program"]).collect();
+    assert_eq!(names, ["python", "sort"]);
     for row in rows {
-        assert!(row["need_bytes"].as_u64().unwrap() > 128 << 20, "{row}");
-        assert!(row["hugeswap_seconds"].as_f64().unwrap() > 0.0, "{row}");
+        let at = |key: &str| row[key].as_u64().unwrap();
+        assert!(at("need_bytes") > 192 << 20, "{row}");
+        assert!(at("limit_bytes") < at("need_bytes") * 2 / 3, "{row}");
+        let sides = row["sides"].as_array().unwrap();
+        let names: Vec<_> = sides.iter().map(|side| &side["name"]).collect();
+        assert_eq!(names, ["no limit", "hugeswap"]);
+        for side in sides {
+            assert_eq!(side["end"], "done", "{row}");
+            assert_eq!(side["runs"].as_array().unwrap().len(), 2, "{row}");
+        }
+        for run in sides[1]["runs"].as_array().unwrap() {
+            // Also fails where the program was not managed: then nothing was measured.
+            assert!(run["stats"]["counters"]["pswpout"].as_u64().unwrap() > 0);
+            assert!(run["major_faults"].as_u64().unwrap() > 0, "{run}");
+            assert!(
+                run["peak_bytes"].as_u64().unwrap() <= at("limit_bytes"),
+                "{run}"
+            );
+        }
     }
+}
+
+/// Offline, and without the right to install anything, it says what there is to do.
+#[test]
+fn programs_that_are_not_installed() {
+    let output = Command::new(env!("CARGO_BIN_EXE_hugeswap"))
+        .args(["bench", "programs", "--program", "redis", "--no-kernel"])
+        .env("PATH", "/nowhere")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        "hugeswap: there is nothing to measure: redis: needs the package redis-server \
+         (--install installs what is missing)\n"
+    );
 }
 
 #[test]
@@ -139,6 +177,8 @@ fn wrong_arguments() {
         ),
         (&["programs", "--program", "emacs"], "emacs"),
         (&["programs", "--size", "16M"], "16M"),
+        (&["programs", "--share", "1.5"], "not between 0.05 and 1"),
+        (&["programs", "--swap", "ram"], "give a directory"),
         (&["all", "--only", "nothing"], "there is no test 'nothing'"),
         (&["all", "--swap", "ram"], "give a directory"),
         (&["all", "--memory", "16M"], "give 64M or more"),

@@ -134,6 +134,99 @@ fn leaves_nothing_when_killed() {
     }
 }
 
+fn programs(dir: &Dir, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hugeswap"));
+    command.args(["bench", "programs", "--program", "python", "--size", "256M"]);
+    command.arg("--swap").arg(&dir.0).args(more);
+    command
+}
+
+#[test]
+fn a_program_on_all_sides() {
+    let _one = root();
+    if is_disturbed() {
+        return;
+    }
+    let dir = Dir::new("programs");
+    let json = std::env::temp_dir().join(format!("hugeswap-programs-{}.json", std::process::id()));
+    let html = json.with_extension("html");
+    let output = programs(&dir, &["--runs", "1"])
+        .arg("--json")
+        .arg(&json)
+        .arg("--html")
+        .arg(&html)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let page = fs::read_to_string(&html).unwrap();
+    fs::remove_file(&html).unwrap();
+    assert!(
+        page.contains("<svg") && page.contains("python, swap file"),
+        "{page}"
+    );
+    let document: serde_json::Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    fs::remove_file(&json).unwrap();
+    let row = &document["programs"][0];
+    let sides = row["sides"].as_array().unwrap();
+    assert_eq!(sides[2]["name"], "swap file");
+    for side in &sides[1..] {
+        assert_eq!(side["end"], "done", "{row}");
+        assert!(
+            side["runs"][0]["major_faults"].as_u64().unwrap() > 0,
+            "{row}"
+        );
+    }
+    let of_disk = sides[2..].iter().filter(|side| side["device"] == "disk");
+    let least = of_disk
+        .map(|side| side["times"].as_f64().unwrap())
+        .fold(f64::MAX, f64::min);
+    assert_eq!(row["times"].as_f64(), Some(least), "{row}");
+    let means = document["means"].as_array().unwrap();
+    assert_eq!(means.last().unwrap()["against"], "the best on disk");
+    // zram's group has less, and what it took is told.
+    if let Some(zram) = sides.iter().find(|side| side["device"] == "memory") {
+        let run = &zram["runs"][0];
+        assert!(run["zram_bytes"].as_u64().unwrap() > 0, "{run}");
+        assert!(
+            run["peak_bytes"].as_u64() < row["limit_bytes"].as_u64(),
+            "{row}"
+        );
+    }
+    assert!(dir.is_empty() && !dir.swap_is_on());
+}
+
+#[test]
+fn interrupted_programs_leave_nothing() {
+    let _one = root();
+    if is_disturbed() {
+        return;
+    }
+    for signal in [libc::SIGINT, libc::SIGKILL] {
+        let dir = Dir::new("interrupted-programs");
+        let mut child = programs(&dir, &["--runs", "1000", "--against", "file"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_for("swap to be on", || dir.swap_is_on());
+        let kill = Command::new("kill")
+            .args([format!("-{signal}"), child.id().to_string()])
+            .status()
+            .unwrap();
+        assert!(kill.success());
+        let status = child.wait().unwrap();
+        if signal == libc::SIGINT {
+            assert_eq!(status.code(), Some(130));
+            assert!(!dir.swap_is_on() && dir.is_empty());
+        }
+        // After a kill somebody else takes it down, a moment later.
+        wait_for("everything to be taken down", || {
+            !dir.swap_is_on() && dir.is_empty()
+        });
+        wait_for("the group to be gone", || !groups().contains(&child.id()));
+    }
+}
+
 /// Of a report that takes hours, what was measured before Ctrl-C is kept.
 #[test]
 fn an_interrupted_report_has_what_was_measured() {

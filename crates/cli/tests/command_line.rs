@@ -130,6 +130,7 @@ fn help_is_as_agreed() {
         ("doctor", &["doctor", "--help"]),
         ("promote", &["promote", "--help"]),
         ("bench-swap-w-seq", &["bench", "swap-w-seq", "--help"]),
+        ("bench-programs", &["bench", "programs", "--help"]),
     ] {
         let output = hugeswap(line);
         assert!(output.status.success());

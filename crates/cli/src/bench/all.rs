@@ -41,7 +41,7 @@ pub struct AllArgs {
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
 
-    /// About what each of the real programs needs [default: 1G, quick 224M]
+    /// About what each of the real programs needs [default: 512M, quick 224M]
     #[arg(long, value_name = "SIZE")]
     program_size: Option<Size>,
 
@@ -126,7 +126,7 @@ pub fn run(args: &AllArgs) -> ExitCode {
 }
 
 impl Report {
-    fn begin(quick: bool) -> Report {
+    pub fn begin(quick: bool) -> Report {
         Report {
             machine: Machine::here(),
             commit: option_env!("HUGESWAP_COMMIT").unwrap_or("unknown"),
@@ -240,19 +240,25 @@ fn measure(args: &AllArgs, stop: &Interrupt, report: &mut Report) -> Result<(), 
     if wanted("programs") {
         let args = ProgramsArgs {
             program: Vec::new(),
-            size: size(args.program_size, 224, 1024),
+            size: size(args.program_size, 224, 512),
+            share: 0.5,
             swap: Some(disk),
-            against: vec![Against::Kernel],
+            against: Vec::new(),
             runs,
+            timeout: None,
             no_kernel: false,
+            install: false,
             json: None,
+            html: None,
         };
-        match programs::compare(&args, stop) {
-            Ok(document) => {
-                outln!("{}", programs::table(&document));
-                report.programs = Some(document);
-            }
-            Err(err) => keep_on(report, "programs", err)?,
+        let mut document = programs::Document::begin(&args);
+        let end = programs::compare(&args, stop, &mut document);
+        if !document.programs.is_empty() {
+            out!("{}", programs::text(&document));
+            report.programs = Some(document);
+        }
+        if let Err(err) = end {
+            keep_on(report, "programs", err)?;
         }
     }
     Ok(())

@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::error::{io_error, Error};
 use super::swap_args::Contestant;
 use crate::cgroup::{self, Group, Limits, Swap, Usage};
-use crate::kernel_swap::KernelSwap;
+use crate::kernel_swap::{Backing, KernelSwap};
 use crate::os;
 use crate::size::{Size, MIB};
 use crate::swap_spec::SwapSpec;
@@ -26,6 +26,9 @@ use crate::undo::{Guard, Interrupt, Undo};
 /// What hugeswap may use above the limit: its own code and tables.
 const OVERHEAD: u64 = 64 * MIB;
 
+/// How long nothing may be printed between two looks.
+const TICK: Duration = Duration::from_millis(20);
+
 pub struct Arena {
     prefix: Vec<OsString>,
     stats: Option<PathBuf>,
@@ -33,8 +36,29 @@ pub struct Arena {
     limit: u64,
     // The group goes before the swap, so that swapoff finds nothing in it.
     group: Option<Group>,
-    _swap: Option<KernelSwap>,
+    swaps: Vec<KernelSwap>,
     _guard: Guard,
+}
+
+/// What a contestant gets.
+pub struct Grant<'a> {
+    /// Bytes that the memory group may have.
+    pub group: u64,
+    /// Whether it can do without a group where none is to be had.
+    pub or_none: bool,
+    pub side: Side<'a>,
+}
+
+pub enum Side<'a> {
+    Plain,
+    /// Under `hugeswap run`, with these options.
+    Hugeswap {
+        memory: Size,
+        swap: &'a SwapSpec,
+        room: u64,
+    },
+    /// Each with its size; the last is used first.
+    Kernel(Vec<(&'a Backing, u64)>),
 }
 
 impl Arena {
@@ -46,50 +70,64 @@ impl Arena {
         swap: &SwapSpec,
         stop: &Interrupt,
     ) -> Result<Arena, Error> {
+        let room = room(data);
+        let grant = match contestant {
+            Contestant::Unlimited => Grant::unlimited(),
+            Contestant::Hugeswap => {
+                // The memory that stands in for a device is charged to the group too, unlike
+                // zram's, and is not what is measured.
+                let device = if *swap == SwapSpec::Ram { room } else { 0 };
+                Grant {
+                    group: memory.bytes() + OVERHEAD + device,
+                    or_none: true,
+                    side: Side::Hugeswap { memory, swap, room },
+                }
+            }
+            Contestant::Kernel(backing) => Grant {
+                group: memory.bytes(),
+                or_none: false,
+                side: Side::Kernel(vec![(backing, room + 16 * MIB)]),
+            },
+        };
+        Arena::open(&grant, stop)
+    }
+
+    pub fn open(grant: &Grant<'_>, stop: &Interrupt) -> Result<Arena, Error> {
         stop.check()?;
         let mut guard = Guard::new();
         let mut prefix = Vec::new();
         let mut stats = None;
-        let mut kernel_swap = None;
+        let mut swaps = Vec::new();
         let mut limits = Limits {
-            memory: memory.bytes(),
+            memory: grant.group,
             swap: Swap::None,
             swappiness: None,
         };
-        match contestant {
-            Contestant::Unlimited => {
-                // A group all the same: what it costs to be counted is not what is measured.
-                limits.memory = os::available_memory().unwrap_or(u64::MAX >> 1);
-            }
-            Contestant::Hugeswap => {
+        match &grant.side {
+            Side::Plain => {}
+            Side::Hugeswap { memory, swap, room } => {
                 // A run that is still ending when everything has been taken down can't write it any more.
                 let dir = stats_dir();
                 fs::create_dir(&dir).map_err(io_error("make a directory for statistics"))?;
                 guard.push(Undo::RemoveDir(dir.clone()));
                 let file = dir.join("stats.json");
-                prefix = hugeswap_run(memory, room(data), swap, &file)?;
+                prefix = hugeswap_run(*memory, *room, swap, &file)?;
                 stats = Some(file);
-                // The memory that stands in for a device is charged to the group too, unlike
-                // zram's, and is not what is measured.
-                let device = if *swap == SwapSpec::Ram {
-                    room(data)
-                } else {
-                    0
-                };
-                limits.memory += OVERHEAD + device;
             }
-            Contestant::Kernel(backing) => {
+            Side::Kernel(backings) => {
                 limits.swap = Swap::Unlimited;
-                kernel_swap = Some(KernelSwap::set_up(backing, data, stop)?);
+                for (backing, bytes) in backings {
+                    swaps.push(KernelSwap::set_up(backing, Size::from_bytes(*bytes), stop)?);
+                }
             }
         }
-        let group = match (Group::create("hugeswap-bench", &limits), contestant) {
-            (Ok(group), _) => Some(group),
-            (Err(err), Contestant::Kernel(_)) => return Err(err.into()),
-            (Err(err), _) => {
+        let group = match Group::create("hugeswap-bench", &limits) {
+            Ok(group) => Some(group),
+            Err(err) if grant.or_none => {
                 say_without_group(&err);
                 None
             }
+            Err(err) => return Err(err.into()),
         };
         Ok(Arena {
             prefix,
@@ -97,7 +135,7 @@ impl Arena {
             before: swap_counters(),
             limit: limits.memory,
             group,
-            _swap: kernel_swap,
+            swaps,
             _guard: guard,
         })
     }
@@ -123,12 +161,13 @@ impl Arena {
         Ok(command)
     }
 
-    /// Runs it to its end. `tick` gets what it has printed, several times a second.
+    /// Runs it to its end. `tick` gets what it has printed, many times a second; it ends the program
+    /// with an error.
     pub fn run(
         &self,
         mut command: Command,
         stop: &Interrupt,
-        tick: &mut dyn FnMut(&[u8]),
+        tick: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
     ) -> Result<(String, ExitStatus), Error> {
         let mut child = command.spawn().map_err(io_error("start the program"))?;
         let output = read_output(&mut child, stop, tick);
@@ -156,6 +195,22 @@ impl Arena {
         self.group.as_ref().map(Group::usage).unwrap_or_default()
     }
 
+    pub fn anonymous(&self) -> u64 {
+        self.group.as_ref().map_or(0, Group::anonymous)
+    }
+
+    /// Faults that had to read: of the group, and those that hugeswap served.
+    pub fn major_faults(&self) -> u64 {
+        let ours = self.stats().and_then(|s| find_number(&s, "pgmajfault"));
+        let groups = self.group.as_ref().map_or(0, Group::major_faults);
+        groups + ours.unwrap_or(0)
+    }
+
+    /// The most that zram took beside the group.
+    pub fn zram_peak(&self) -> Option<u64> {
+        self.swaps.iter().find_map(KernelSwap::peak_memory)
+    }
+
     pub fn limit(&self) -> u64 {
         self.limit
     }
@@ -175,6 +230,17 @@ impl Arena {
         let (in0, out0) = self.before?;
         let (in1, out1) = swap_counters()?;
         Some((in1 - in0, out1 - out0))
+    }
+}
+
+impl Grant<'_> {
+    /// A group all the same: what it costs to be counted is not what is measured.
+    pub fn unlimited() -> Self {
+        Grant {
+            group: os::available_memory().unwrap_or(u64::MAX >> 1),
+            or_none: true,
+            side: Side::Plain,
+        }
     }
 }
 
@@ -234,7 +300,7 @@ fn room(data: Size) -> u64 {
 fn read_output(
     child: &mut Child,
     stop: &Interrupt,
-    tick: &mut dyn FnMut(&[u8]),
+    tick: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
 ) -> Result<String, Error> {
     let mut text = Vec::new();
     let mut buffer = [0; 4096];
@@ -242,9 +308,8 @@ fn read_output(
         return Err(Error::Report("no pipe".into()));
     };
     loop {
-        let [readable, signal] =
-            os::wait_readable([out.as_fd(), stop.as_fd()], Duration::from_millis(200))
-                .map_err(io_error("wait for the program"))?;
+        let [readable, signal] = os::wait_readable([out.as_fd(), stop.as_fd()], TICK)
+            .map_err(io_error("wait for the program"))?;
         if signal {
             stop.check()?;
         }
@@ -256,7 +321,7 @@ fn read_output(
                 Err(err) => return Err(io_error("read from the program")(err)),
             }
         }
-        tick(&text);
+        tick(&text)?;
     }
     String::from_utf8(text).map_err(|err| Error::Report(err.to_string()))
 }

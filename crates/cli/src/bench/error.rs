@@ -41,8 +41,12 @@ pub enum Error {
         who: String,
         what: String,
     },
-    /// A program that is measured is not installed.
+    /// A command that is measured is not installed.
     Missing(&'static str),
+    /// A program was not done in time.
+    TooLong,
+    /// The machine was stopped for a while.
+    StoodStill,
     Interrupted,
 }
 
@@ -74,6 +78,8 @@ impl fmt::Display for Error {
                 f,
                 "needs {package}: install it, as with 'apt-get install {package}'"
             ),
+            Error::TooLong => f.write_str("the program was not done in time"),
+            Error::StoodStill => f.write_str("the machine stood still for some seconds"),
             Error::Interrupted => f.write_str("interrupted"),
         }
     }

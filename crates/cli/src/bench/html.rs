@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::all::{Medium, Report, Verdict};
 use super::plot::{self, Bar, Line};
-use super::programs::Document;
+use super::programs::{Document, Row, GOAL};
 use super::report;
 
 const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em;\
@@ -13,10 +13,11 @@ margin:1em 0}td,th{padding:.2em .8em;text-align:right;border-bottom:1px solid #d
 td:first-child,th:first-child{text-align:left}.short{color:#b35900}svg{max-width:100%;height:auto}\
 summary{cursor:pointer}";
 
+const KERNEL: &str = "times as fast as the kernel's swap";
+
 pub fn page(report: &Report) -> Result<String, String> {
     let mut body = String::new();
     head(&mut body, report);
-    const KERNEL: &str = "times as fast as the kernel's swap";
     const FIO: &str = "times as fast as fio";
     let kernel = |medium| move |v: &&Verdict| v.medium == medium && !v.is_of_fio();
     let of = |belongs: &dyn Fn(&&Verdict) -> bool| -> Vec<&Verdict> {
@@ -45,10 +46,12 @@ pub fn page(report: &Report) -> Result<String, String> {
         }
     }
     if let Some(programs) = &report.programs {
-        programs_part(&mut body, programs);
+        programs_part(&mut body, programs)?;
     }
     latency_part(&mut body, report)?;
-    element(&mut body, "h2", "Every figure");
+    if !report.tests.is_empty() {
+        element(&mut body, "h2", "Every figure");
+    }
     for test in &report.tests {
         element(&mut body, "h3", &test.heading);
         table(&mut body, &report::cells(test), |_| false);
@@ -78,11 +81,9 @@ fn head(body: &mut String, report: &Report) {
         machine.memory_bytes as f64 / (1u64 << 30) as f64,
     );
     element(body, "p", &text);
-    let text = "Each bar shows how many times as fast a test ran under hugeswap as under the kernel's \
-                swap, with the same memory limit and the same disk, or memory in place of a disk; the \
-                two took turns. To the left of 1 hugeswap is slower. The black mark is the goal; orange \
-                bars miss it. The number of threads is in brackets.";
-    element(body, "p", text);
+    if !report.verdicts.is_empty() {
+        explain(body);
+    }
     if report.quick {
         let text = "A quick run, with small sizes: the figures are rough.";
         element(body, "p", text);
@@ -99,22 +100,48 @@ fn head(body: &mut String, report: &Report) {
     }
 }
 
-fn programs_part(body: &mut String, programs: &Document) {
-    element(body, "h2", "Real programs with half the memory they need");
-    let text =
-        "Lost share: the time that hugeswap adds to a run without a limit, divided by the time \
-                that the kernel's swap adds.";
+fn explain(body: &mut String) {
+    let text = "Each bar shows how many times as fast a test ran under hugeswap as under the kernel's \
+                swap, with the same memory limit and the same disk, or memory in place of a disk; the \
+                two took turns. To the left of 1 hugeswap is slower. The black mark is the goal; orange \
+                bars miss it. The number of threads is in brackets.";
     element(body, "p", text);
-    let short: Vec<bool> = programs
+}
+
+fn programs_part(body: &mut String, programs: &Document) -> Result<(), String> {
+    let share = programs.share * 100.0;
+    element(
+        body,
+        "h2",
+        &format!("Real programs in {share:.0} % of the memory that they need"),
+    );
+    let text = "Every side has the same memory in all: program, page cache, hugeswap itself, and zram's \
+                compressed memory. A cell has seconds, thousands of faults that had to read, and the most memory \
+                that was taken; 'times' is how many times as fast hugeswap was. Orange lines are slower than the \
+                kernel.";
+    element(body, "p", text);
+    let bars: Vec<Bar> = programs
         .programs
         .iter()
-        .map(|row| {
-            row.kernel
-                .iter()
-                .any(|k| k.share.is_some_and(|s| s > row.target))
+        .flat_map(|row| {
+            row.sides.iter().filter_map(|side| {
+                Some(Bar {
+                    label: format!("{}, {}", row.program, side.name),
+                    value: side.times?,
+                    target: Some(GOAL),
+                })
+            })
         })
         .collect();
-    table(body, &super::programs::cells(programs), |row| short[row]);
+    if !bars.is_empty() {
+        body.push_str(&plot::bars(&bars, KERNEL)?);
+    }
+    let lost: Vec<bool> = programs.programs.iter().map(Row::is_lost).collect();
+    table(body, &super::programs::cells(programs), |row| lost[row]);
+    for note in programs.notes() {
+        element(body, "p", &note);
+    }
+    Ok(())
 }
 
 fn latency_part(body: &mut String, report: &Report) -> Result<(), String> {
@@ -261,13 +288,15 @@ mod tests {
                 },
             ],
             tests: Vec::new(),
-            programs: None,
+            programs: Some(super::super::programs::sample()),
             fio_mixed_read_rate: Some(1e9),
             failures: vec!["<nothing>".into()],
         };
         let page = page(&report).unwrap();
         check(&page);
-        assert_eq!(page.matches("<svg").count(), 3);
+        assert_eq!(page.matches("<svg").count(), 4);
+        // Four lines that hugeswap loses.
+        assert_eq!(page.matches("<tr class=\"short\">").count(), 4);
         assert_eq!(page.matches("times as fast as fio").count(), 1);
         assert!(page.contains("a &lt; b &amp; c") && page.contains("&lt;nothing&gt;"));
     }

@@ -5,7 +5,8 @@ use std::io::{IsTerminal, Write};
 use std::time::Instant;
 
 pub struct Progress {
-    shown: bool,
+    /// What stands there now; empty if nothing does.
+    shown: String,
     terminal: bool,
     start: Instant,
 }
@@ -13,7 +14,7 @@ pub struct Progress {
 impl Progress {
     pub fn new() -> Progress {
         Progress {
-            shown: false,
+            shown: String::new(),
             terminal: std::io::stderr().is_terminal(),
             start: Instant::now(),
         }
@@ -22,15 +23,18 @@ impl Progress {
     pub fn show(&mut self, text: &str) {
         if self.terminal {
             let seconds = self.start.elapsed().as_secs();
-            // A terminal that is gone is no reason to stop measuring.
-            let _ = write!(std::io::stderr(), "\r\x1b[K{text}, {seconds} s");
-            self.shown = true;
+            let line = format!("{text}, {seconds} s");
+            if line != self.shown {
+                // A terminal that is gone is no reason to stop measuring.
+                let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
+                self.shown = line;
+            }
         }
     }
 
     /// Before anything else is printed.
     pub fn clear(&mut self) {
-        if std::mem::take(&mut self.shown) {
+        if !std::mem::take(&mut self.shown).is_empty() {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
     }

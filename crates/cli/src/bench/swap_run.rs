@@ -79,7 +79,10 @@ pub fn measure(
     let mut command = arena.command(program)?;
     command.args(plan.worker().words());
     let lines = |text: &[u8]| text.iter().filter(|byte| **byte == b'\n').count();
-    let (output, status) = arena.run(command, stop, &mut |text| tick(lines(text)))?;
+    let (output, status) = arena.run(command, stop, &mut |text| {
+        tick(lines(text));
+        Ok(())
+    })?;
     let usage = arena.usage();
     let rounds = parse(&output)?;
     let who = contestant.to_string();

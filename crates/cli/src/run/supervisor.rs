@@ -66,6 +66,7 @@ struct Run {
     /// Of the control page and of the orders: `hugeswap swapoff` finds them here.
     _files: [OwnedFd; 2],
     limit: u64,
+    began: Instant,
     stats: Option<StatsFile>,
     unmanaged: unmanaged::Watch,
     outside: outside::Outside,
@@ -162,6 +163,7 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
         processes,
         _files: [file, orders_file],
         limit,
+        began: Instant::now(),
         stats,
         unmanaged: unmanaged::Watch::new(&plan.library, mark),
         outside,
@@ -470,7 +472,12 @@ impl Run {
             errln!("hugeswap: warning: {line}");
         }
         if plan.args.verbose {
-            errln!("hugeswap: {}", report::summary(&self.processes.total()));
+            let total = self.processes.total();
+            errln!("hugeswap: {}", report::summary(&total));
+            errln!(
+                "hugeswap: {}",
+                report::limited_by(&total, self.began.elapsed())
+            );
         }
         News::Ended(s, stays).tell(status);
         // Daemons may live on; whoever reads our streams need not wait for them.

@@ -1,409 +1,561 @@
-//! `hugeswap bench programs`: real programs with half of the memory that they need, and what they
-//! lose by it.
+//! `hugeswap bench programs`: real programs with a share of the memory that they need, under
+//! hugeswap and under the kernel's swap, in the same total memory.
 
-pub mod graph;
-mod redis;
+mod install;
+mod list;
+mod result;
 
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
 
+use clap::builder::PossibleValuesParser;
 use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
 
-use super::arena::Arena;
+use super::all::Report;
+use super::arena::{Arena, Grant, Side};
 use super::error::{io_error, Error};
+use super::html;
 use super::progress::Progress;
-use super::report::{align, median};
-use super::swap_args::{contestants, Against, Contestant, PlanError};
-use super::swap_test::{with_clean_end, write_json, Machine};
-use crate::size::{Size, MIB};
-use crate::swap_spec::{self, SwapSpec};
+use super::report::align;
+use super::swap_test::{with_clean_end, write_json};
+use crate::cgroup::{Own, Version};
+use crate::kernel_swap::{self, Backing, KernelSwap};
+use crate::size::{Size, GIB, MIB};
+use crate::sizing::LEAST_MEMORY;
+use crate::swap_spec::{self, SwapSpec, Target};
 use crate::undo::{Guard, Interrupt, Undo};
+use install::Tools;
+use list::Program;
+#[cfg(test)]
+pub use result::tests::document as sample;
+pub use result::{cells, Document, Row, GOAL};
+use result::{Column, Device, End, LeftOut, Run};
 
-/// Real programs with half of the memory that they need
+/// Real programs with a share of the memory that they need
 #[derive(clap::Args, Debug, Clone)]
+#[command(after_help = AFTER)]
 pub struct ProgramsArgs {
-    /// Which to run [default: all]
-    #[arg(long, value_enum, value_name = "NAME", value_delimiter = ',')]
-    pub program: Vec<Program>,
+    /// Which to run [default: all that are installed]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = names())]
+    pub program: Vec<String>,
 
-    /// About what each needs; the limit is half of what it is seen to need
-    #[arg(long, value_name = "SIZE", default_value = "1G")]
+    /// About what each needs
+    #[arg(long, value_name = "SIZE", default_value = "512M")]
     pub size: Size,
 
-    /// Where to swap: a directory, a block device, or 'ram' [default: a directory on a disk]
+    /// The limit, as a share of what the program is seen to need
+    #[arg(long, value_name = "X", default_value_t = 0.5, value_parser = share)]
+    pub share: f64,
+
+    /// Where to swap: a directory or a block device [default: a directory on a disk]
     #[arg(long, value_name = "SPEC", value_parser = swap_spec::parser())]
     pub swap: Option<SwapSpec>,
 
-    /// The kernel's swap to compare with; 'kernel' takes what fits --swap
-    #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',', default_values = ["kernel"])]
-    pub against: Vec<Against>,
+    /// The kernel's swap to compare with [default: all that this machine has]
+    #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
+    pub against: Vec<Kernel>,
 
     /// How often each side is measured, in turn; medians are shown
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
 
+    /// When a run is ended that takes too long [default: 12 times as long as without a limit, 120 at least]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub timeout: Option<u64>,
+
     /// Leave the comparison out: run with no limit and under hugeswap
     #[arg(long)]
     pub no_kernel: bool,
 
+    /// Install what is missing: packages with apt-get, Python's modules with pip in ~/.cache/hugeswap
+    #[arg(long)]
+    pub install: bool,
+
     /// Write every figure to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+
+    /// Write a page with a plot and the table to this file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+const AFTER: &str = "Each program runs without a limit first; the most anonymous memory that it had is its need. \
+Then it runs in a memory group of a share of that, which holds everything: the program, hugeswap and its \
+tables, cached files. Programs that are not installed are left out and named.";
+
+fn names() -> PossibleValuesParser {
+    let values = list::ALL
+        .iter()
+        .map(|p| clap::builder::PossibleValue::new(p.name).help(p.about));
+    PossibleValuesParser::new(values)
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.05..=1.0).contains(&share) => Ok(share),
+        _ => Err(format!(
+            "'{text}' is not between 0.05 and 1: give a number as 0.5"
+        )),
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Program {
-    /// numpy sorts random numbers
-    NumpySort,
-    /// sqlite builds an index in memory
-    SqliteIndex,
-    /// Breadth-first search on a scale-free graph
-    GraphBfs,
-    /// PageRank on the same graph
-    GraphPagerank,
-    /// redis answers random gets
-    RedisGet,
+pub enum Kernel {
+    /// A swap file, or the device
+    File,
+    /// Compressed memory of two fifths of the limit, which the group has less; what does not fit goes to a swap file
+    Zram,
+    /// A swap file with compressed memory before it, charged to the group (version 2)
+    Zswap,
 }
 
-impl Program {
-    fn name(self) -> String {
-        self.to_possible_value()
-            .map_or_else(String::new, |v| v.get_name().to_owned())
-    }
-
-    /// Lost time as a part of what the kernel's swap loses, at most.
-    fn target(self) -> f64 {
+impl Kernel {
+    fn device(self) -> Device {
         match self {
-            Program::NumpySort => 0.2,
-            Program::RedisGet => 0.8,
-            _ => 0.5,
+            Kernel::Zram => Device::Memory,
+            Kernel::File | Kernel::Zswap => Device::Disk,
         }
     }
-}
-
-/// What a program says of its run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
-    /// Of the part that is measured.
-    pub seconds: f64,
-    /// The same whenever the result is the same.
-    pub check: String,
-    /// The most that it had resident.
-    pub need: u64,
-}
-
-/// One program's figures.
-#[derive(Debug, Serialize)]
-pub struct Row {
-    pub program: String,
-    pub need_bytes: u64,
-    pub limit_bytes: u64,
-    pub unlimited_seconds: f64,
-    pub hugeswap_seconds: f64,
-    pub kernel: Vec<Kernel>,
-    /// `Kernel::share`, at most.
-    pub target: f64,
-}
-
-#[derive(Debug, Serialize)]
-pub struct Kernel {
-    pub name: String,
-    /// None if it killed the program at its limit in every run.
-    pub seconds: Option<f64>,
-    /// Runs in which it did.
-    pub killed: u32,
-    /// The time that hugeswap loses, as a part of what this loses. None if this loses none.
-    pub share: Option<f64>,
-}
-
-#[derive(Debug, Serialize)]
-pub struct Document {
-    pub test: &'static str,
-    pub swap: String,
-    pub runs: u32,
-    pub machine: Machine,
-    pub programs: Vec<Row>,
 }
 
 pub fn run(args: &ProgramsArgs) -> ExitCode {
     with_clean_end(|stop| {
-        let document = compare(args, stop)?;
-        outln!("{}", table(&document));
-        match &args.json {
-            Some(path) => write_json(path, &document),
-            None => Ok(()),
+        let mut document = Document::begin(args);
+        let end = compare(args, stop, &mut document);
+        if end.is_err() && document.programs.is_empty() {
+            return end;
         }
+        // After Ctrl-C too: an hour may have gone into what is there.
+        out!("{}", text(&document));
+        if let Some(path) = &args.json {
+            write_json(path, &document)?;
+        }
+        if let Some(path) = &args.html {
+            let report = Report {
+                programs: Some(document),
+                ..Report::begin(false)
+            };
+            let page = html::page(&report).map_err(Error::Report)?;
+            fs::write(path, page).map_err(io_error("write the file given to --html"))?;
+        }
+        end
     })
 }
 
-/// hugeswap takes no less memory than this.
-const LEAST: u64 = 64 * MIB;
+/// What hugeswap's `--memory` does not count of the group: cached files, and what is in flight.
+const MARGIN: u64 = 24 * MIB;
+/// Below this hugeswap refuses to run.
+const LEAST_LIMIT: u64 = LEAST_MEMORY + MARGIN;
+const LEAST_SIZE: u64 = 128 * MIB;
 
-pub fn compare(args: &ProgramsArgs, stop: &Interrupt) -> Result<Document, Error> {
-    let against = if args.no_kernel {
-        &[][..]
-    } else {
-        &args.against
-    };
-    let (swap, contestants) = contestants(&args.swap, against, None).map_err(Error::Plan)?;
-    if args.size.bytes() < 2 * LEAST + 32 * MIB {
-        return Err(Error::Plan(PlanError::MemoryTooSmall {
-            memory: args.size,
-            least: 2 * LEAST + 32 * MIB,
-        }));
+/// The machine, or all of this, was stopped, where nothing came to pass for so long: it is looked
+/// fifty times a second.
+const STANDS_STILL: Duration = Duration::from_secs(4);
+/// How often a run is begun that this happens to.
+const TRIES: u32 = 10;
+
+/// zram's part of the memory. Compressed to a half it holds twice as much.
+const POOL: f64 = 0.4;
+
+pub fn compare(
+    args: &ProgramsArgs,
+    stop: &Interrupt,
+    document: &mut Document,
+) -> Result<(), Error> {
+    if args.size.bytes() < LEAST_SIZE {
+        return Err(Error::Usage(format!(
+            "--size {} is too little for anything to be swapped: give {} or more",
+            args.size,
+            Size::from_bytes(LEAST_SIZE)
+        )));
     }
-    let chosen = match &args.program[..] {
-        [] => Program::value_variants(),
-        some => some,
-    };
+    let place = Place::find(&args.swap)?;
+    document.swap = place.swap.to_string();
+    let chosen: Vec<&Program> = list::ALL
+        .iter()
+        .filter(|p| args.program.is_empty() || args.program.iter().any(|name| name == p.name))
+        .collect();
+    if args.install {
+        install::install(&chosen, stop)?;
+    }
+    let tools = Tools::find(&chosen);
+    let kernels = kernels(args, &place, document, stop)?;
+    let mut guard = Guard::new();
+    let dir = place
+        .directory
+        .join(format!("hugeswap-programs-{}", std::process::id()));
+    guard.push(Undo::RemoveDir(dir.clone()));
+    fs::create_dir(&dir).map_err(io_error("make a directory for the programs"))?;
     let mut bench = Bench {
-        size: args.size,
-        swap: swap.clone(),
-        graph: None,
-        guard: Guard::new(),
+        args,
+        place,
+        dir,
+        kernels,
+        python: tools.python.clone().unwrap_or_default(),
         progress: Progress::new(),
     };
-    let mut programs = Vec::new();
     for program in chosen {
-        programs.push(bench.program(*program, &contestants, args.runs, stop)?);
+        let lacks = tools.lacks(program);
+        if !lacks.is_empty() {
+            document
+                .left_out
+                .push(LeftOut::lacking(program.name, &lacks));
+            continue;
+        }
+        match bench.program(program, stop)? {
+            Ok(row) => {
+                bench.progress.clear();
+                errln!("hugeswap: {}", row.line());
+                document.programs.push(row);
+                document.sum_up();
+            }
+            Err(left_out) => document.left_out.push(left_out),
+        }
     }
-    Ok(Document {
-        test: "programs",
-        swap: swap.to_string(),
-        runs: args.runs,
-        machine: Machine::here(),
-        programs,
-    })
+    if document.programs.is_empty() {
+        let reasons: Vec<String> = document.left_out.iter().map(ToString::to_string).collect();
+        let install = match document.left_out.iter().any(|l| l.installable) {
+            true => " (--install installs what is missing)",
+            false => "",
+        };
+        return Err(Error::Usage(format!(
+            "there is nothing to measure: {}{install}",
+            reasons.join("; ")
+        )));
+    }
+    Ok(())
 }
 
-struct Bench {
-    size: Size,
+/// The kernel's sides that can be measured here. What was asked for and can't be, is an error.
+fn kernels(
+    args: &ProgramsArgs,
+    place: &Place,
+    document: &mut Document,
+    stop: &Interrupt,
+) -> Result<Vec<Kernel>, Error> {
+    if args.no_kernel {
+        return Ok(Vec::new());
+    }
+    let all = args.against.is_empty();
+    let mut kernels = Vec::new();
+    for kernel in Kernel::value_variants() {
+        if !all && !args.against.contains(kernel) {
+            continue;
+        }
+        match refusal(*kernel, place, stop)? {
+            None => kernels.push(*kernel),
+            Some(why) if all => document.left_out.push(LeftOut::side(*kernel, why)),
+            Some(why) => return Err(Error::Usage(format!("--against: {why}"))),
+        }
+    }
+    Ok(kernels)
+}
+
+fn refusal(kernel: Kernel, place: &Place, stop: &Interrupt) -> Result<Option<String>, Error> {
+    match kernel {
+        Kernel::File => Ok(None),
+        Kernel::Zram => {
+            let zram = Backing::Zram { every_size: false };
+            match KernelSwap::set_up(&zram, Size::from_bytes(MIB), stop) {
+                Ok(_) => Ok(None),
+                Err(err @ (kernel_swap::Error::NoZram | kernel_swap::Error::NoLz4)) => {
+                    Ok(Some(err.to_string()))
+                }
+                Err(err) => Err(err.into()),
+            }
+        }
+        Kernel::Zswap if !kernel_swap::has_zswap() => Ok(Some("this kernel has no zswap".into())),
+        Kernel::Zswap if Own::find()?.version == Version::V1 => Ok(Some(
+            "the memory that zswap takes is charged to the group only with control groups of version 2".into(),
+        )),
+        Kernel::Zswap if !matches!(place.disk, Backing::File(_)) => {
+            Ok(Some("zswap is compared with a swap file only: give a directory".into()))
+        }
+        Kernel::Zswap => Ok(None),
+    }
+}
+
+/// Where all sides swap to.
+struct Place {
     swap: SwapSpec,
-    /// Made when it is needed first.
-    graph: Option<PathBuf>,
-    guard: Guard,
+    disk: Backing,
+    /// For the programs' input.
+    directory: PathBuf,
+}
+
+impl Place {
+    fn find(swap: &Option<SwapSpec>) -> Result<Place, Error> {
+        let default = || swap_spec::default_directory().map_err(|err| Error::Plan(err.into()));
+        let swap = match swap {
+            Some(swap) => swap.clone(),
+            None => SwapSpec::Path(default()?),
+        };
+        let (disk, directory) = match swap.resolve().map_err(|err| Error::Plan(err.into()))? {
+            Target::Directory(dir) => (Backing::File(dir.clone()), dir),
+            Target::BlockDevice(path) => (Backing::BlockDevice(path), default()?),
+            Target::Ram | Target::File(_) => {
+                return Err(Error::Usage(
+                    "--swap: all sides have the same memory in all, and the rest is on a disk: give a \
+                     directory or a block device"
+                        .into(),
+                ));
+            }
+        };
+        Ok(Place {
+            swap,
+            disk,
+            directory,
+        })
+    }
+}
+
+struct Bench<'a> {
+    args: &'a ProgramsArgs,
+    place: Place,
+    dir: PathBuf,
+    kernels: Vec<Kernel>,
+    python: PathBuf,
     progress: Progress,
 }
 
-impl Bench {
+impl Bench<'_> {
     fn program(
         &mut self,
-        program: Program,
-        contestants: &[Contestant],
-        runs: u32,
+        program: &Program,
         stop: &Interrupt,
-    ) -> Result<Row, Error> {
-        if matches!(program, Program::GraphBfs | Program::GraphPagerank) && self.graph.is_none() {
-            self.make_graph(stop)?;
+    ) -> Result<Result<Row, LeftOut>, Error> {
+        let dir = self.dir.join(program.name);
+        let mut guard = Guard::new();
+        guard.push(Undo::RemoveDir(dir.clone()));
+        fs::create_dir(&dir).map_err(io_error("make a directory for a program"))?;
+        for (name, text) in program.files {
+            fs::write(dir.join(name), text).map_err(io_error("write a program"))?;
         }
-        // Once beforehand, which says what it needs and warms files and memory up.
-        let first = self.once(program, &Contestant::Unlimited, self.size, "first", stop)?;
-        let limit = Size::from_bytes((first.need / 2).max(LEAST));
-        let mut unlimited = Vec::new();
-        let mut limited = vec![Vec::new(); contestants.len()];
-        let mut killed = vec![0; contestants.len()];
-        for run in 1..=runs {
-            let run = format!("run {run} of {runs}");
-            let all = [&Contestant::Unlimited].into_iter().chain(contestants);
-            let times = [&mut unlimited].into_iter().chain(&mut limited);
-            for (i, (contestant, times)) in all.zip(times).enumerate() {
-                let outcome = match self.once(program, contestant, limit, &run, stop) {
-                    // The first two are no limit and hugeswap: neither may be killed.
-                    Err(Error::OutOfMemory { .. }) if i >= 2 => {
-                        killed[i - 1] += 1;
-                        continue;
-                    }
-                    outcome => outcome?,
-                };
-                if outcome.check != first.check {
-                    return Err(Error::Wrong {
-                        who: contestant.to_string(),
-                        what: format!(
-                            "{} gave {}, not {}",
-                            program.name(),
-                            outcome.check,
-                            first.check
-                        ),
-                    });
-                }
-                times.push(outcome.seconds);
+        let plain = Grant {
+            or_none: false,
+            ..Grant::unlimited()
+        };
+        if program.has_input {
+            let heading = format!("{}: making its input", program.name);
+            let run = self.once(program, &dir, &plain, &["make"], None, &heading, stop)?;
+            if run.end != End::Done {
+                return Ok(Err(LeftOut::failed(program.name, &run)));
             }
         }
-        let middle = |times: &Vec<f64>| median(times.iter().copied()).unwrap_or(0.0);
-        let unlimited = middle(&unlimited);
-        // hugeswap is the first.
-        let hugeswap = middle(&limited[0]);
-        let kernel = contestants
-            .iter()
-            .zip(limited.iter().zip(killed))
-            .skip(1)
-            .map(|(contestant, (times, killed))| {
-                let seconds = median(times.iter().copied());
-                let lost = seconds.map(|s| s - unlimited).filter(|&lost| lost > 0.0);
-                Kernel {
-                    name: contestant.to_string(),
-                    seconds,
-                    killed,
-                    share: lost.map(|lost| (hugeswap - unlimited).max(0.0) / lost),
+        let heading = format!("{}, run 1 of {}: no limit", program.name, self.args.runs);
+        let first = self.once(program, &dir, &plain, &[], None, &heading, stop)?;
+        if first.end != End::Done {
+            return Ok(Err(LeftOut::failed(program.name, &first)));
+        }
+        let need = first.anonymous;
+        let limit = ((need as f64 * self.args.share) as u64).max(LEAST_LIMIT) / MIB * MIB;
+        let timeout = match self.args.timeout {
+            Some(seconds) => Duration::from_secs(seconds),
+            None => Duration::from_secs_f64((12.0 * first.seconds).max(120.0)),
+        };
+        let want = first.output.clone();
+        let room = 3 * need + GIB;
+        let disk = self.place.disk.clone();
+        let zram = Backing::Zram { every_size: false };
+        let zswap = match &disk {
+            Backing::File(dir) => Backing::Zswap(dir.clone()),
+            other => other.clone(),
+        };
+        let swap = self.place.swap.clone();
+        let mut sides = vec![
+            ("no limit".to_owned(), Device::None, plain),
+            (
+                "hugeswap".to_owned(),
+                Device::Disk,
+                Grant {
+                    group: limit,
+                    or_none: false,
+                    side: Side::Hugeswap {
+                        memory: Size::from_bytes(limit - MARGIN),
+                        swap: &swap,
+                        room,
+                    },
+                },
+            ),
+        ];
+        for kernel in &self.kernels {
+            let pool = (limit as f64 * POOL) as u64;
+            let (name, group, swaps) = match kernel {
+                Kernel::File => (disk.to_string(), limit, vec![(&disk, room)]),
+                Kernel::Zram => (
+                    zram.to_string(),
+                    limit - pool,
+                    vec![(&disk, room), (&zram, 2 * pool)],
+                ),
+                Kernel::Zswap => (zswap.to_string(), limit, vec![(&zswap, room)]),
+            };
+            let side = Side::Kernel(swaps);
+            let grant = Grant {
+                group,
+                or_none: false,
+                side,
+            };
+            sides.push((name, kernel.device(), grant));
+        }
+        let mut runs: Vec<Vec<Run>> = vec![Vec::new(); sides.len()];
+        runs[0].push(first);
+        for run in 1..=self.args.runs {
+            for ((name, _, grant), runs) in sides.iter().zip(&mut runs) {
+                if runs.len() == run as usize {
+                    continue;
                 }
-            });
-        Ok(Row {
-            program: program.name(),
-            need_bytes: first.need,
-            limit_bytes: limit.bytes(),
-            unlimited_seconds: unlimited,
-            hugeswap_seconds: hugeswap,
-            kernel: kernel.collect(),
-            target: program.target(),
+                let heading = format!("{}, run {run} of {}: {name}", program.name, self.args.runs);
+                let run = self.once(program, &dir, grant, &[], Some(timeout), &heading, stop)?;
+                if let Some(message) = &run.message {
+                    self.progress.clear();
+                    errln!("hugeswap: {heading}: {message}");
+                }
+                if run.end == End::Done && run.output != want {
+                    return Err(Error::Wrong {
+                        who: name.clone(),
+                        what: format!("{} printed {:?}, not {want:?}", program.name, run.output),
+                    });
+                }
+                runs.push(run);
+            }
+        }
+        let columns = sides
+            .into_iter()
+            .zip(runs)
+            .map(|((name, device, _), runs)| Column::of(name, device, runs));
+        Ok(Ok(Row::of(program, need, limit, columns.collect())))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn once(
+        &mut self,
+        program: &Program,
+        dir: &Path,
+        grant: &Grant<'_>,
+        words: &[&str],
+        timeout: Option<Duration>,
+        heading: &str,
+        stop: &Interrupt,
+    ) -> Result<Run, Error> {
+        for _ in 1..TRIES {
+            match self.attempt(program, dir, grant, words, timeout, heading, stop) {
+                Err(Error::StoodStill) => {
+                    self.progress.clear();
+                    errln!("hugeswap: {heading}: {}: once more", Error::StoodStill);
+                }
+                end => return end,
+            }
+        }
+        self.attempt(program, dir, grant, words, timeout, heading, stop)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn attempt(
+        &mut self,
+        program: &Program,
+        dir: &Path,
+        grant: &Grant<'_>,
+        words: &[&str],
+        timeout: Option<Duration>,
+        heading: &str,
+        stop: &Interrupt,
+    ) -> Result<Run, Error> {
+        self.progress.show(heading);
+        let arena = Arena::open(grant, stop)?;
+        let errors = dir.join("errors");
+        let mut command = self.command(&arena, program, dir)?;
+        command
+            .arg(self.args.size.bytes().to_string())
+            .arg(dir)
+            .args(words)
+            .env("PYTHON", &self.python)
+            .stderr(File::create(&errors).map_err(io_error("make a file for a program"))?);
+        let mut anonymous = 0;
+        let start = Instant::now();
+        let mut last = start;
+        let progress = &mut self.progress;
+        let result = arena.run(command, stop, &mut |_| {
+            let before = std::mem::replace(&mut last, Instant::now());
+            if last - before > STANDS_STILL {
+                return Err(Error::StoodStill);
+            }
+            anonymous = anonymous.max(arena.anonymous());
+            progress.show(heading);
+            match timeout {
+                Some(timeout) if start.elapsed() > timeout => Err(Error::TooLong),
+                _ => Ok(()),
+            }
+        });
+        let mut seconds = start.elapsed().as_secs_f64();
+        let usage = arena.usage();
+        let (output, end, message) = match result {
+            Err(Error::TooLong) => {
+                // A program that swaps takes a while to die.
+                seconds = timeout.map_or(seconds, |timeout| timeout.as_secs_f64());
+                (String::new(), End::TooLong, None)
+            }
+            Err(err) => return Err(err),
+            Ok((output, _)) if usage.oom_kills > 0 => (output, End::Killed, None),
+            Ok((output, status)) if !status.success() => (
+                output,
+                End::Failed,
+                Some(format!("ended with {status}: {}", last_line(&errors))),
+            ),
+            Ok((output, _)) => (output, End::Done, None),
+        };
+        Ok(Run {
+            seconds,
+            end,
+            message,
+            major_faults: arena.major_faults(),
+            peak_bytes: usage.peak,
+            zram_bytes: arena.zram_peak(),
+            stats: arena.stats(),
+            output,
+            anonymous,
         })
     }
 
-    /// Outside of all limits; where it is no matter, it is read once per run.
-    fn make_graph(&mut self, stop: &Interrupt) -> Result<(), Error> {
-        let file = std::env::temp_dir().join(format!("hugeswap-graph-{}", std::process::id()));
-        self.guard.push(Undo::RemoveFile(file.clone()));
-        self.progress.show("making the graph");
-        let none = Contestant::Unlimited;
-        let arena = Arena::set_up(&none, self.size, self.size, &self.swap, stop)?;
-        let mut command = arena.command(this_program()?)?;
-        command
-            .args(["bench-graph", "make"])
-            .arg(&file)
-            .args(["--bytes", &self.size.bytes().to_string()]);
-        let (_, status) = arena.run(command, stop, &mut |_| {})?;
-        if !status.success() {
-            let who = none.to_string();
-            return Err(Error::Failed { who, status });
-        }
-        self.graph = Some(file);
-        Ok(())
-    }
-
-    fn once(
-        &mut self,
-        program: Program,
-        contestant: &Contestant,
-        limit: Size,
-        run: &str,
-        stop: &Interrupt,
-    ) -> Result<Outcome, Error> {
-        let who = contestant.to_string();
-        let heading = format!("{}, {run}: {who}", program.name());
-        self.progress.show(&heading);
-        // What does not fit its limit is to find room, and some more.
-        let data = Size::from_bytes(2 * limit.bytes());
-        let arena = Arena::set_up(contestant, limit, data, &self.swap, stop)?;
-        let bytes = self.size.bytes();
-        if program == Program::RedisGet {
-            let progress = &mut self.progress;
-            let say = &mut |what: &str| progress.show(&format!("{heading}, {what}"));
-            return redis::run(&arena, bytes, &who, stop, say);
-        }
-        let command = match (program, &self.graph) {
-            (Program::NumpySort, _) => python(&arena, include_str!("sort.py"), bytes)?,
-            (Program::SqliteIndex, _) => python(&arena, include_str!("index.py"), bytes)?,
-            (Program::GraphBfs, Some(graph)) => traversal(&arena, "bfs", graph)?,
-            (_, Some(graph)) => traversal(&arena, "pagerank", graph)?,
-            (_, None) => return Err(Error::Report("there is no graph".into())),
+    fn command(&self, arena: &Arena, program: &Program, dir: &Path) -> Result<Command, Error> {
+        let script = program.files.first().map_or("", |(name, _)| name);
+        let mut command = if script.ends_with(".py") {
+            arena.command(&self.python)?
+        } else {
+            arena.command("bash")?
         };
-        let progress = &mut self.progress;
-        let tick = &mut |_: &[u8]| progress.show(&heading);
-        let (output, status) = arena.run(command, stop, tick)?;
-        if arena.usage().oom_kills > 0 {
-            let limit = arena.limit();
-            return Err(Error::OutOfMemory { who, limit });
-        }
-        if !status.success() {
-            return Err(Error::Failed { who, status });
-        }
-        if *contestant == Contestant::Hugeswap && arena.swapped().is_none_or(|(_, out)| out == 0) {
-            // It has twice its limit: it ran, but not under us.
-            return Err(Error::Report("hugeswap did not manage the program".into()));
-        }
-        serde_json::from_str(&output).map_err(|err| Error::Report(format!("{err}: {output}")))
+        command.arg(dir.join(script));
+        Ok(command)
     }
 }
 
-fn this_program() -> Result<PathBuf, Error> {
-    std::env::current_exe().map_err(io_error("find this program"))
+fn last_line(file: &Path) -> String {
+    let text = fs::read(file).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    text.trim_end().lines().last().unwrap_or("").to_owned()
 }
 
-/// Debian's, which has numpy; another one may come first in PATH.
-const PYTHON: &str = "/usr/bin/python3";
-
-fn python(arena: &Arena, script: &str, bytes: u64) -> Result<std::process::Command, Error> {
-    if !Path::new(PYTHON).exists() {
-        return Err(Error::Missing("python3-numpy"));
-    }
-    let mut command = arena.command(PYTHON)?;
-    // Threads of a library for linear algebra that is not used.
-    command.env("OPENBLAS_NUM_THREADS", "1");
-    command.args(["-c", script, &bytes.to_string()]);
-    Ok(command)
-}
-
-fn traversal(arena: &Arena, what: &str, graph: &Path) -> Result<std::process::Command, Error> {
-    let mut command = arena.command(this_program()?)?;
-    command.args(["bench-graph", what]).arg(graph);
-    Ok(command)
-}
-
-pub fn table(document: &Document) -> String {
-    format!(
-        "programs with half of the memory that they need, swap {}, median of {} runs\n\n{}",
+/// The table, and what is to be known beside it.
+pub fn text(document: &Document) -> String {
+    let mut text = format!(
+        "real programs in {:.0} % of the memory that they need, swap {}, {}: seconds, faults that read, peak of the \
+         group (with zram's memory)\n\n{}",
+        document.share * 100.0,
         document.swap,
-        document.runs,
+        match document.runs {
+            1 => "one run".to_owned(),
+            runs => format!("medians of {runs} runs"),
+        },
         align(&cells(document))
-    )
-}
-
-/// "2.71", and how often there was no end to take the time of.
-fn time_of(kernel: &Kernel, runs: u32) -> String {
-    match (kernel.seconds, kernel.killed) {
-        (Some(seconds), 0) => format!("{seconds:.2}"),
-        (Some(seconds), killed) => format!("{seconds:.2} ({killed} of {runs} killed)"),
-        (None, _) => "killed".into(),
+    );
+    let notes = document.notes();
+    if !notes.is_empty() {
+        text += "\n";
     }
-}
-
-/// The table's lines, the first of them the heads of the columns.
-pub fn cells(document: &Document) -> Vec<Vec<String>> {
-    let Some(first) = document.programs.first() else {
-        return Vec::new();
-    };
-    let mut head: Vec<String> = ["", "needs", "limit", "no limit, s", "hugeswap, s"]
-        .map(String::from)
-        .into();
-    for kernel in &first.kernel {
-        head.push(format!("{}, s", kernel.name));
-        head.push("lost share".into());
+    for note in notes {
+        text += &format!("{note}\n");
     }
-    if !first.kernel.is_empty() {
-        head.push("at most".into());
-    }
-    let mut lines = vec![head];
-    for row in &document.programs {
-        let mebibytes = |bytes| format!("{:.0} MiB", bytes as f64 / MIB as f64);
-        let mut line = vec![
-            row.program.clone(),
-            mebibytes(row.need_bytes),
-            mebibytes(row.limit_bytes),
-            format!("{:.2}", row.unlimited_seconds),
-            format!("{:.2}", row.hugeswap_seconds),
-        ];
-        for kernel in &row.kernel {
-            line.push(time_of(kernel, document.runs));
-            line.push(
-                kernel
-                    .share
-                    .map_or("-".into(), |share| format!("{share:.2}")),
-            );
-        }
-        if !row.kernel.is_empty() {
-            line.push(format!("{:.2}", row.target));
-        }
-        lines.push(line);
-    }
-    lines
+    text
 }

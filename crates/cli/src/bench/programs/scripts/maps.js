@@ -1,0 +1,10 @@
+const n = Math.floor(Number(process.argv[2]) / 190);
+const map = new Map();
+for (let i = 0; i < n; i++) map.set(i, { a: i, b: "x" + i });
+let sum = 0;
+for (let round = 0; round < 2; round++) for (let i = 0; i < n; i++) sum += map.get(i).a;
+for (let i = 0, k = 1; i < n / 10; i++, k = (k * 48271) % 2147483647) sum += map.get(k % n).b.length;
+const array = [];
+for (let i = 0; i < n; i++) array.push((i * 7919) % 1000003);
+array.sort((x, y) => x - y);
+console.log(map.size, sum, array[n >> 1]);
