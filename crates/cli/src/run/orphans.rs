@@ -10,6 +10,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use hugeswap::mm::PAGE_SIZE;
 use hugeswap::sys::uffd::{Msg, Uffd};
 
+use super::sys;
+
 /// All addresses that can be managed.
 const FROM: usize = 2 << 20;
 const TO: usize = (1 << 47) - PAGE_SIZE;
@@ -19,11 +21,25 @@ pub fn begin(faults: &OwnedFd) {
     Uffd::from_fd(faults.as_raw_fd()).wake(FROM, TO - FROM);
 }
 
-/// Answers what has come.
-pub fn answer(faults: &OwnedFd) {
+/// Whether it is one at all: a process may send what it likes.
+pub fn is_one(faults: &OwnedFd) -> bool {
+    let name = std::fs::read_link(format!("/proc/self/fd/{}", faults.as_raw_fd()));
+    name.is_ok_and(|n| n.as_os_str() == "anon_inode:[userfaultfd]")
+}
+
+/// Answers what has come. False: it is of no use any more. Who waits for its answers has it too, and may have
+/// changed it.
+pub fn answer(faults: &OwnedFd) -> bool {
     let uffd = Uffd::from_fd(faults.as_raw_fd());
     let mut room = [Msg::default(); 16];
-    for f in uffd.read(&mut room).iter().filter_map(Msg::page_fault) {
+    if !sys::is_nonblocking(faults) {
+        // It could not be waited for.
+        return false;
+    }
+    let Ok(came) = uffd.read_now(&mut room) else {
+        return false;
+    };
+    for f in came.iter().filter_map(Msg::page_fault) {
         let page = f.addr & !(PAGE_SIZE - 1);
         let answered = match f.wp {
             // What is there may be written.
@@ -36,4 +52,5 @@ pub fn answer(faults: &OwnedFd) {
             uffd.wake(page, PAGE_SIZE);
         }
     }
+    true
 }

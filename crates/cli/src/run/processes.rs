@@ -49,6 +49,16 @@ const LOOSE: Duration = Duration::from_millis(10);
 const LATE: Duration = Duration::from_secs(1);
 /// Connections that have not said what they are.
 const MOST_GUESTS: usize = 256;
+/// Connections, or packets of one, that are taken before others have their turn.
+const AT_A_TIME: usize = 64;
+/// Doors of an image by which nobody has come yet.
+const MOST_DOORS: usize = 64;
+/// Children of an image that have a place, and have not spoken yet: more than these can't be on their way.
+const MOST_UNBORN: usize = 512;
+/// Lines of its log that an image may have printed.
+const MOST_LINES: usize = 100;
+/// What is believed of an account, in pages.
+const MOST_PAGES: i64 = 1 << 40;
 /// Without descriptors, or memory, it is tried again after so long.
 const AGAIN: Duration = Duration::from_millis(50);
 
@@ -57,6 +67,8 @@ pub struct Member {
     pub object: Arc<Object>,
     /// Its process's number here; 0 for a child that has not spoken yet.
     pub pid: u32,
+    /// Who has asked for its place.
+    parent: Option<Id>,
     /// What only its parent and it know.
     key: u64,
     /// Of the last place for a child that it was given, the key.
@@ -73,8 +85,9 @@ pub struct Member {
     is_replaced: bool,
     /// What none of its requests can reach has been given to others.
     is_given: bool,
-    /// Lines of its log that were printed.
+    /// Lines of its log that were seen, and that were printed.
     log_seen: u64,
+    printed: usize,
     /// Since when nobody speaks for it.
     loose_since: Option<Instant>,
 }
@@ -82,6 +95,11 @@ pub struct Member {
 impl Member {
     pub fn page(&self) -> &Proc {
         self.object.page()
+    }
+
+    /// Pages that it says it keeps.
+    pub fn charged(&self) -> i64 {
+        self.page().charged_pages.load(Acquire).clamp(0, MOST_PAGES)
     }
 
     pub fn is_examined(&self) -> bool {
@@ -105,12 +123,26 @@ impl Member {
     /// Prints its log, and notes what programs it became.
     fn hear_page(&mut self, unmanaged: &mut Vec<Exec>) {
         let page = self.object.page();
-        self.log_seen = page.read_log(self.log_seen, |line| errln!("hugeswap: {line}"));
+        let (pid, printed) = (self.pid, &mut self.printed);
+        self.log_seen = page.read_log(self.log_seen, |line| {
+            *printed += 1;
+            if *printed < MOST_LINES {
+                errln!("hugeswap: {}", harmless(line));
+            } else if *printed == MOST_LINES {
+                errln!("hugeswap: process {pid} says too much: nothing more of it is shown");
+            }
+        });
         page.hear_unmanaged(|pid, why, path| {
-            let path = String::from_utf8_lossy(path).into_owned();
+            let path = harmless(&String::from_utf8_lossy(path));
             unmanaged.push(Exec { pid, why, path });
         });
     }
+}
+
+/// A process writes its lines itself: nothing in them is an order for a terminal.
+fn harmless(line: &str) -> String {
+    let shown = |c: char| if c.is_control() { '?' } else { c };
+    line.chars().map(shown).collect()
 }
 
 /// A process became a program without hugeswap.
@@ -127,6 +159,8 @@ struct Guest {
     pid: u32,
     process: Option<Process>,
     said: Option<Request>,
+    /// It came by a door: what it says must be from the process that has made the connection.
+    by_door: bool,
 }
 
 /// Where processes find the supervisor, and what they get.
@@ -158,7 +192,7 @@ pub struct Processes {
     guests: BTreeMap<u32, Guest>,
     next_guest: u32,
     /// Sockets from which connections of children come that can't find us.
-    doors: BTreeMap<u32, OwnedFd>,
+    doors: BTreeMap<u32, (Id, OwnedFd)>,
     /// Nobody is let in before then.
     closed_until: Option<Instant>,
     life: Life,
@@ -394,7 +428,9 @@ impl Processes {
                 PROCESS => self.died(number),
                 ORPHAN => {
                     let faults = self.members.get(&number).and_then(|m| m.faults.as_ref());
-                    faults.into_iter().for_each(orphans::answer);
+                    if faults.is_some_and(|f| !orphans::answer(f)) {
+                        self.let_go_of_faults(number);
+                    }
                 }
                 _ => {}
             }
@@ -407,9 +443,9 @@ impl Processes {
         let Some(door) = door.map(AsRawFd::as_raw_fd) else {
             return;
         };
-        loop {
+        for _ in 0..AT_A_TIME {
             match link::accept(door) {
-                Ok(fd) => self.meet(own(fd)),
+                Ok(fd) => self.meet(own(fd), false),
                 Err(e) if passes(e) => {
                     // They wait outside: nobody is refused for our want.
                     self.door
@@ -424,7 +460,7 @@ impl Processes {
         }
     }
 
-    fn meet(&mut self, socket: OwnedFd) {
+    fn meet(&mut self, socket: OwnedFd, by_door: bool) {
         let (pid, process) = Process::of_peer(&socket);
         let n = self.next_guest;
         if self.poller.add(&socket, token(GUEST, n)).is_err() {
@@ -439,27 +475,42 @@ impl Processes {
                 pid,
                 process,
                 said: None,
+                by_door,
             },
         );
     }
 
-    /// A child may come by this socket, once.
-    fn open_door(&mut self, socket: OwnedFd) {
+    /// A child of that image may come by this socket, once.
+    fn open_door(&mut self, by: Id, socket: OwnedFd) {
         let n = self.next_guest;
-        if self.poller.add(&socket, token(DOOR, n)).is_ok() {
-            self.next_guest = n.wrapping_add(1);
-            self.doors.insert(n, socket);
+        if self.poller.add(&socket, token(DOOR, n)).is_err() {
+            return;
         }
+        self.next_guest = n.wrapping_add(1);
+        let its: Vec<u32> = self
+            .doors
+            .iter()
+            .filter(|(_, (id, _))| *id == by)
+            .map(|(&n, _)| n)
+            .collect();
+        if its.len() >= MOST_DOORS {
+            self.doors.remove(&its[0]);
+        }
+        self.doors.insert(n, (by, socket));
     }
 
     fn hear_door(&mut self, n: u32) {
-        let Some(door) = self.doors.remove(&n) else {
+        let Some((_, door)) = self.doors.remove(&n) else {
             return;
         };
         self.poller.remove(&door);
         let mut fds = [-1];
-        if link::take(door.as_raw_fd(), &mut fds).is_ok() && fds[0] >= 0 {
-            self.meet(own(fds[0]));
+        if link::take(door.as_raw_fd(), &mut fds).is_err() || fds[0] < 0 {
+            return;
+        }
+        let socket = own(fds[0]);
+        if link::names_sender(socket.as_raw_fd(), true).is_ok() {
+            self.meet(socket, true);
         }
     }
 
@@ -498,12 +549,15 @@ impl Processes {
             return;
         };
         let mut fds = Descriptors::default();
-        let said = Request::receive(guest.socket.as_raw_fd(), &mut fds);
+        let socket = guest.socket.as_raw_fd();
+        let said = Request::receive_from(socket, &mut fds);
         // Guests have none to send.
         fds.close();
+        let is_it = |sender| !guest.by_door || sender == Some(guest.pid);
         match said {
             Err(Errno::EAGAIN) => {}
-            Ok(Received::Packet(Some(said))) if guest.said.is_none() => {
+            Ok((Received::Packet(Some(said)), sender)) if guest.said.is_none() && is_it(sender) => {
+                let _ = link::names_sender(socket, false);
                 guest.said = Some(said);
                 self.welcome(n);
             }
@@ -557,7 +611,7 @@ impl Processes {
                     self.replace(guest.pid, process);
                 }
                 let id = self.life.begin();
-                self.members.insert(id, Member::new(object, 0));
+                self.members.insert(id, Member::new(object, None, 0));
                 id
             }
             Some(id) if self.life.speak(id) => id,
@@ -647,6 +701,12 @@ impl Processes {
         }
     }
 
+    fn let_go_of_faults(&mut self, id: Id) {
+        if let Some(faults) = self.members.get_mut(&id).and_then(|m| m.faults.take()) {
+            self.poller.remove(&faults);
+        }
+    }
+
     /// Its engine is gone; its memory perhaps not.
     fn orphan(&mut self, id: Id) {
         if let Some(faults) = self.members.get(&id).and_then(|m| m.faults.as_ref()) {
@@ -659,7 +719,11 @@ impl Processes {
     /// The process of an image is dead.
     fn died(&mut self, id: Id) {
         // What it said last.
-        while self.hear(id) {}
+        for _ in 0..AT_A_TIME {
+            if !self.hear(id) {
+                break;
+            }
+        }
         self.orphan(id);
         let Some(member) = self.members.get_mut(&id) else {
             return;
@@ -684,7 +748,7 @@ impl Processes {
             Err(Errno::EAGAIN) => return false,
             Ok(Received::Packet(Some(Request::Fork))) => {
                 if let Some(door) = fds.pop() {
-                    self.open_door(door);
+                    self.open_door(id, door);
                 }
                 self.promise(id);
             }
@@ -700,8 +764,10 @@ impl Processes {
                 }
             }
             Ok(Received::Packet(Some(Request::Faults))) => {
+                let faults = fds.pop().filter(orphans::is_one);
+                self.let_go_of_faults(id);
                 if let Some(m) = self.members.get_mut(&id) {
-                    m.faults = fds.pop();
+                    m.faults = faults;
                 }
             }
             Ok(Received::End) => {
@@ -716,11 +782,16 @@ impl Processes {
 
     /// An image forks: its child gets a place.
     fn promise(&mut self, by: Id) {
-        let made = Object::new().and_then(|o| o.handle().map(|h| (o, h)));
+        let unborn = |m: &&Member| m.parent == Some(by) && m.pid == 0;
+        let made = match self.members.values().filter(unborn).count() < MOST_UNBORN {
+            true => Object::new().and_then(|o| o.handle().map(|h| (o, h))),
+            false => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
+        };
         let reply = made.map_err(|e| errno(&e)).and_then(|(object, handle)| {
             let id = self.life.promise(by).ok_or(Errno::EAGAIN)?;
             let key = random();
-            self.members.insert(id, Member::new(Arc::new(object), key));
+            let child = Member::new(Arc::new(object), Some(by), key);
+            self.members.insert(id, child);
             if let Some(parent) = self.members.get_mut(&by) {
                 parent.last_place = key;
             }
@@ -743,14 +814,16 @@ impl Processes {
 
     /// Tells each process what it has to know of the others.
     pub fn tell(&self) {
-        let charged = |m: &Member| m.page().charged_pages.load(Acquire).max(0);
-        let all: i64 = self.present().map(|(_, m)| charged(m)).sum();
+        let all: i64 = self.present().map(|(_, m)| m.charged()).sum();
         for (id, m) in self.present() {
             let page = m.page();
-            page.others_pages.store(all - charged(m), Release);
+            page.others_pages.store((all - m.charged()).max(0), Release);
             page.lends.store(self.life.lends(id).into(), Release);
         }
-        let sum = |f: fn(&Stats) -> u64| self.present().map(|(_, m)| f(&m.page().stats)).sum();
+        let sum = |f: fn(&Stats) -> u64| {
+            let each = self.present().map(|(_, m)| f(&m.page().stats));
+            each.fold(0, u64::saturating_add)
+        };
         self.control.set_totals(
             all as u64,
             sum(|s| s.swapped_bytes.get()),
@@ -781,7 +854,8 @@ impl Processes {
             page.take_freed(sizes, |d, cluster| owners.give_back(d, cluster, id));
         }
         let swapped = |m: &Member| m.page().stats.swapped_bytes.get();
-        owners.measure(total, self.present().map(|(_, m)| swapped(m)).sum(), is_on);
+        let all = self.present().map(|(_, m)| swapped(m));
+        owners.measure(total, all.fold(0, u64::saturating_add), is_on);
         let live = |id: &Id| self.life.stage(*id) == Some(Stage::Live);
         for (&id, m) in self.members.iter().filter(|(id, _)| live(id)) {
             for d in 0..MAX_DEVICES {
@@ -838,9 +912,7 @@ impl Processes {
             }
             if m.is_examined && !is_held {
                 self.life.end(id);
-                if let Some(faults) = m.faults.take() {
-                    self.poller.remove(&faults);
-                }
+                self.let_go_of_faults(id);
             }
         }
         for id in ids {
@@ -901,10 +973,11 @@ impl Processes {
 }
 
 impl Member {
-    fn new(object: Arc<Object>, key: u64) -> Member {
+    fn new(object: Arc<Object>, parent: Option<Id>, key: u64) -> Member {
         Member {
             object,
             pid: 0,
+            parent,
             key,
             last_place: 0,
             socket: None,
@@ -915,6 +988,7 @@ impl Member {
             is_replaced: false,
             is_given: false,
             log_seen: 0,
+            printed: 0,
             loose_since: None,
         }
     }

@@ -210,6 +210,11 @@ pub fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
     }
 }
 
+pub fn is_nonblocking(fd: &OwnedFd) -> bool {
+    // SAFETY: no memory is passed.
+    unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) & libc::O_NONBLOCK != 0 }
+}
+
 pub fn set_blocking(file: &std::fs::File) -> io::Result<()> {
     // SAFETY: no memory is passed.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, 0) } {
