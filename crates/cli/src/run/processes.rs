@@ -427,8 +427,11 @@ impl Processes {
                 }
                 PROCESS => self.died(number),
                 ORPHAN => {
-                    let faults = self.members.get(&number).and_then(|m| m.faults.as_ref());
-                    if faults.is_some_and(|f| !orphans::answer(f)) {
+                    let answered = self.members.get(&number).is_some_and(|m| {
+                        let faults = m.faults.as_ref();
+                        faults.is_some_and(|f| orphans::answer(f, &m.object))
+                    });
+                    if !answered {
                         self.let_go_of_faults(number);
                     }
                 }

@@ -128,7 +128,7 @@ impl Process {
         self.send(libc::SIGCONT);
     }
 
-    fn send(&self, signal: i32) {
+    pub fn send(&self, signal: i32) {
         let none = std::ptr::null::<libc::siginfo_t>();
         // SAFETY: no memory is passed.
         unsafe {
