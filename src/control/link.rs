@@ -123,27 +123,38 @@ impl Request {
     }
 
     pub fn send_with(self, socket: i32, fds: &[i32]) -> Result<(), Errno> {
-        send(socket, &self.packet(), fds)
+        send(socket, &self.packet(), fds, 0)
     }
 
     /// The next one; None if the packet is none of these. Without waiting.
     pub fn receive(socket: i32, fds: &mut Descriptors) -> Result<Received<Option<Request>>, Errno> {
-        let got = receive(socket, libc::MSG_DONTWAIT, fds)?;
-        Ok(match got {
+        Request::receive_from(socket, fds).map(|(got, _)| got)
+    }
+
+    /// As `receive`, and the number here of the process that has sent it, if it `names_sender`.
+    pub fn receive_from(
+        socket: i32,
+        fds: &mut Descriptors,
+    ) -> Result<(Received<Option<Request>>, Option<u32>), Errno> {
+        let mut sender = None;
+        let got = receive(socket, libc::MSG_DONTWAIT, fds, &mut sender)?;
+        let request = match got {
             Received::End => Received::End,
             Received::Packet(p) => Received::Packet(p.and_then(Request::of_packet)),
-        })
+        };
+        Ok((request, sender))
     }
 }
 
 impl Reply {
+    /// Does not wait for somebody who takes no answers: EAGAIN.
     pub fn send(self, socket: i32, fds: &[i32]) -> Result<(), Errno> {
         let packet = match self {
             Reply::Welcome { id, devices, also } => [1, id.into(), devices.into(), also.word()],
             Reply::Place(p) => [2, p.id.into(), p.key, 0],
             Reply::Refused(e) => [3, e.0 as u32 as u64, 0, 0],
         };
-        send(socket, &packet, fds)
+        send(socket, &packet, fds, libc::MSG_DONTWAIT)
     }
 
     /// Waits for it. The supervisor's end is an error: ECONNRESET.
@@ -157,7 +168,7 @@ impl Reply {
     }
 
     fn get(socket: i32, flags: i32, fds: &mut Descriptors) -> Result<Reply, Errno> {
-        let Received::Packet(packet) = receive(socket, flags, fds)? else {
+        let Received::Packet(packet) = receive(socket, flags, fds, &mut None)? else {
             return Err(Errno(libc::ECONNRESET));
         };
         let id = |w: u64| u32::try_from(w).map_err(|_| Errno::EINVAL);
@@ -232,14 +243,32 @@ pub fn pass(socket: i32, fds: &[i32]) -> Result<(), Errno> {
         there.len += 1;
         which |= 1 << i;
     }
-    send(socket, &[which, 0, 0, 0], there.as_slice())
+    send(socket, &[which, 0, 0, 0], there.as_slice(), 0)
 }
 
-/// A connection with the supervisor, which has the other end of `door`.
-pub fn knock(door: i32) -> Result<i32, Errno> {
-    // Made here: so the kernel says whose it is.
+/// From now on, or no more, packets that are sent or received here say who has sent them.
+pub fn names_sender(socket: i32, on: bool) -> Result<(), Errno> {
+    let value = i32::from(on);
+    let args = [
+        socket as usize,
+        libc::SOL_SOCKET as usize,
+        libc::SO_PASSCRED as usize,
+        &raw const value as usize,
+        size_of_val(&value),
+    ];
+    // SAFETY: the value outlives the call.
+    unsafe { syscall(libc::SYS_setsockopt, args) }.map(|_| ())
+}
+
+/// A connection with the supervisor, which has the other end of `door`. `hello` is the first packet.
+pub fn knock(door: i32, hello: Request) -> Result<i32, Errno> {
+    // Made here: so the kernel says whose it is. Who has made two sockets may be somebody who knows nothing of
+    // this; so the packet says too who has sent it.
     let [ours, theirs] = pair()?;
-    let passed = pass(door, &[theirs]);
+    let passed = pass(door, &[theirs])
+        .and_then(|()| names_sender(ours, true))
+        .and_then(|()| hello.send(ours))
+        .and_then(|()| names_sender(ours, false));
     fd::close(theirs);
     passed.map(|()| ours).inspect_err(|_| fd::close(ours))
 }
@@ -247,7 +276,8 @@ pub fn knock(door: i32) -> Result<i32, Errno> {
 /// Takes what `pass` has sent. Without waiting.
 pub fn take(socket: i32, fds: &mut [i32]) -> Result<(), Errno> {
     let mut came = Descriptors::default();
-    let Received::Packet(Some([which, ..])) = receive(socket, libc::MSG_DONTWAIT, &mut came)?
+    let Received::Packet(Some([which, ..])) =
+        receive(socket, libc::MSG_DONTWAIT, &mut came, &mut None)?
     else {
         came.close();
         return Err(Errno(libc::ECONNRESET));
@@ -290,7 +320,7 @@ impl ControlMessage {
 /// `struct msghdr` with one piece of data.
 fn with_header<R>(
     packet: *mut u64,
-    control: *mut ControlMessage,
+    control: *mut u8,
     controllen: usize,
     f: impl FnOnce(&mut libc::msghdr) -> R,
 ) -> R {
@@ -307,13 +337,14 @@ fn with_header<R>(
     f(&mut header)
 }
 
-fn send(socket: i32, packet: &Packet, fds: &[i32]) -> Result<(), Errno> {
+fn send(socket: i32, packet: &Packet, fds: &[i32], flags: i32) -> Result<(), Errno> {
     let fds = &fds[..fds.len().min(MOST_FDS)];
     let mut packet = *packet;
     let mut control = ControlMessage::new(fds);
     let len = if fds.is_empty() { 0 } else { control.len };
-    with_header(packet.as_mut_ptr(), &raw mut control, len, |header| loop {
-        let flags = libc::MSG_NOSIGNAL as usize;
+    let at = (&raw mut control).cast();
+    with_header(packet.as_mut_ptr(), at, len, |header| loop {
+        let flags = (flags | libc::MSG_NOSIGNAL) as usize;
         // SAFETY: the header and what it names outlive the call.
         let sent = unsafe {
             syscall(
@@ -328,17 +359,52 @@ fn send(socket: i32, packet: &Packet, fds: &[i32]) -> Result<(), Errno> {
     })
 }
 
+/// Room for what comes with a packet: its sender, and descriptors.
+#[repr(C)]
+struct Control {
+    sender: [u64; SENDER / 8],
+    message: ControlMessage,
+}
+
+/// What a sender takes: a head, and three numbers.
+const SENDER: usize = (HEAD + size_of::<libc::ucred>()).next_multiple_of(8);
+
+impl Control {
+    /// The messages of the first `len` bytes, with their heads.
+    fn each(&self, len: usize, mut f: impl FnMut(i32, &[u8])) {
+        let start = (&raw const *self).cast::<u8>();
+        // SAFETY: the structure itself, of whole words without gaps.
+        let all = unsafe { core::slice::from_raw_parts(start, size_of::<Control>()) };
+        let mut rest = all.get(..len).unwrap_or(all);
+        while let Some(head) = rest.get(..HEAD) {
+            let word = |at: usize| -> [u8; 4] { core::array::from_fn(|i| head[at + i]) };
+            let length = u64::from_ne_bytes(core::array::from_fn(|i| head[i])) as usize;
+            let Some(data) = rest.get(HEAD..length) else {
+                return;
+            };
+            if i32::from_ne_bytes(word(8)) == libc::SOL_SOCKET {
+                f(i32::from_ne_bytes(word(12)), data);
+            }
+            rest = rest.get(length.next_multiple_of(8)..).unwrap_or(&[]);
+        }
+    }
+}
+
 /// A packet of another size is none.
 fn receive(
     socket: i32,
     flags: i32,
     fds: &mut Descriptors,
+    sender: &mut Option<u32>,
 ) -> Result<Received<Option<Packet>>, Errno> {
     fds.len = 0;
     let mut packet: Packet = [0; WORDS];
-    let mut control = ControlMessage::new(&[]);
-    let room = size_of::<ControlMessage>();
-    let (n, got) = with_header(packet.as_mut_ptr(), &raw mut control, room, |header| loop {
+    let mut control = Control {
+        sender: [0; SENDER / 8],
+        message: ControlMessage::new(&[]),
+    };
+    let (at, room) = ((&raw mut control).cast(), size_of::<Control>());
+    let (n, got) = with_header(packet.as_mut_ptr(), at, room, |header| loop {
         let flags = (flags | libc::MSG_CMSG_CLOEXEC) as usize;
         // SAFETY: the header and what it names outlive the call.
         let n = unsafe {
@@ -352,11 +418,22 @@ fn receive(
             r => return r.map(|n| (n, header.msg_controllen)),
         }
     })?;
-    if got >= HEAD && control.level == libc::SOL_SOCKET && control.kind == libc::SCM_RIGHTS {
-        let n = control.len.saturating_sub(HEAD) / size_of::<i32>();
-        fds.len = n.min(MOST_FDS);
-        fds.fds = control.fds;
-    }
+    control.each(got, |kind, data| {
+        let mut numbers = data
+            .chunks_exact(4)
+            .map(|n| i32::from_ne_bytes([n[0], n[1], n[2], n[3]]));
+        match kind {
+            libc::SCM_RIGHTS => {
+                for (to, fd) in fds.fds.iter_mut().zip(numbers) {
+                    *to = fd;
+                    fds.len += 1;
+                }
+            }
+            // The process comes before its users.
+            libc::SCM_CREDENTIALS => *sender = numbers.next().map(|pid| pid as u32),
+            _ => {}
+        }
+    });
     Ok(match n {
         0 => Received::End,
         n if n == size_of::<Packet>() => Received::Packet(Some(packet)),
@@ -544,7 +621,7 @@ mod tests {
         assert_eq!(Reply::receive(ours, &mut fds), Ok(WELCOME));
         assert_eq!(fds.as_slice().len(), 3);
         fds.close();
-        send(ours, &[99, 0, 0, 0], &[0]).unwrap();
+        send(ours, &[99, 0, 0, 0], &[0], 0).unwrap();
         assert_eq!(
             Request::receive(theirs, &mut fds),
             Ok(Received::Packet(None))
@@ -569,11 +646,28 @@ mod tests {
             fd::close(f);
         }
         let [door, outside] = pair().unwrap();
-        let ours = knock(outside).unwrap();
+        let ours = knock(outside, Request::Call).unwrap();
         take(door, &mut fds[..1]).unwrap();
-        Request::Fork.send(ours).unwrap();
-        let said = Request::receive(fds[0], &mut Descriptors::default());
-        assert_eq!(said, Ok(Received::Packet(Some(Request::Fork))));
+        names_sender(fds[0], true).unwrap();
+        let mut none = Descriptors::default();
+        let me = std::process::id();
+        let said = |request| Ok((Received::Packet(Some(request)), Some(me)));
+        assert_eq!(
+            Request::receive_from(fds[0], &mut none),
+            said(Request::Call)
+        );
+        // With descriptors, too.
+        Request::Fork.send_with(ours, &[0, 1]).unwrap();
+        assert_eq!(
+            Request::receive_from(fds[0], &mut none),
+            said(Request::Fork)
+        );
+        assert_eq!(none.as_slice().len(), 2);
+        none.close();
+        // Nobody waits for who takes no answers.
+        let refused = Reply::Refused(Errno::EINVAL);
+        while refused.send(fds[0], &[]).is_ok() {}
+        assert_eq!(refused.send(fds[0], &[]), Err(Errno::EAGAIN));
         for f in [door, outside, ours, fds[0]] {
             fd::close(f);
         }

@@ -1,6 +1,5 @@
 //! Some calls are for processes of one thread only: those that enter a user or a time name space. Where
-//! the program has one thread the engine's threads end for the time of such a call; and when it has given up
-//! rights, for those that are started then have no more than it has.
+//! the program has one thread the engine's threads end for the time of such a call.
 //!
 //! | step | who | what |
 //! |---|---|---|
@@ -67,8 +66,7 @@ impl Engine {
         drop(limits);
         if let Err(err) = started {
             self.cache.charge.log(&format!(
-                "the engine could not start again in process {}, which has entered a name space or given up rights: {err}: \
-                 ending it",
+                "the engine could not start again in process {}, which has entered a name space: {err}: ending it",
                 thread::getpid()
             ));
             thread::exit_group(EXIT_START);

@@ -1,5 +1,6 @@
 //! Requests from the program's threads to the engine's.
 
+use super::rights::Change;
 use super::Engine;
 use crate::fault::Handler;
 use crate::mm::{split_by_pmd, PAGE_SIZE};
@@ -20,6 +21,7 @@ const UNREGISTER: u32 = 6;
 const PLACE: u32 = 7;
 const WAKE: u32 = 8;
 const LEAVE: u32 = 9;
+const RIGHTS: u32 = 10;
 
 struct Request {
     op: AtomicU32,
@@ -141,6 +143,12 @@ impl Engine {
             .ring(bell, LEAVE, [socket as usize, tid as usize, 0])
     }
 
+    /// Has the handler's thread give up rights; see `rights`.
+    pub(super) fn ask_to_give_up(&self, bell: usize, change: &Change) -> Result<(), Errno> {
+        self.doorbells
+            .ring(bell, RIGHTS, [&raw const *change as usize, 0, 0])
+    }
+
     /// In the handler thread: if the fault is a doorbell, answers it.
     pub(super) fn answer(&self, handler: &mut Handler<'_>, f: &PageFault) -> bool {
         let Some(bell) = self.doorbells.index(f.addr) else {
@@ -201,6 +209,8 @@ impl Engine {
                 self.note_leave(bell, a as i32, b as u32);
                 return true;
             }
+            // SAFETY: what `ask_to_give_up` was given: it waits for us, and it lies in memory of ours.
+            RIGHTS => Self::handler_gives_up(handler, unsafe { &*(a as *const Change) }),
             FREEZE => {
                 fork = Some(self.stand_still(handler));
                 self.draw_keys()

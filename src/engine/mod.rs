@@ -12,12 +12,14 @@ mod faults;
 mod fork;
 mod hold;
 mod probe;
+mod rights;
 mod run;
 mod start;
 
 pub use doorbell::{Doorbells, DOORBELLS};
 pub use fork::ForkToken;
 pub use hold::{Fate, Hold, Stretch};
+pub use rights::May;
 pub use start::{start, Regions, StartError, EXIT_START};
 
 use crate::device::Device;
@@ -49,6 +51,8 @@ pub struct Engine {
     aside: AtomicU32,
     aside_socket: AtomicI32,
     aside_tid: AtomicU32,
+    /// For the reclaim thread; see `rights`.
+    change: AtomicPtr<rights::Change>,
     managed_bytes: AtomicU64,
     /// For whoever reads a core file of this process.
     signpost: Signpost,

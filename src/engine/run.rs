@@ -58,13 +58,6 @@ pub(super) fn join(
     place: Option<Place>,
     door: i32,
 ) -> Result<Joined, StartError> {
-    let found = address.connect();
-    let link = match found {
-        Err(_) if door >= 0 => link::knock(door),
-        r => r,
-    };
-    fd::close(door);
-    let link = link.map_err(StartError::NoRun)?;
     let layout = LAYOUT;
     let hello = match place {
         Some(place) => Request::Child { layout, place },
@@ -73,10 +66,18 @@ pub(super) fn join(
             secret: address.secret,
         },
     };
+    let found = address.connect().and_then(|link| {
+        let sent = hello.send(link);
+        sent.map(|()| link).inspect_err(|_| fd::close(link))
+    });
+    let link = match found {
+        Err(_) if door >= 0 => link::knock(door, hello),
+        r => r,
+    };
+    fd::close(door);
+    let link = link.map_err(StartError::NoRun)?;
     let mut fds = Descriptors::default();
-    let answer = hello
-        .send(link)
-        .and_then(|()| Reply::receive(link, &mut fds));
+    let answer = Reply::receive(link, &mut fds);
     let (id, devices, also) = match answer {
         Ok(Reply::Welcome { id, devices, also }) => (id, devices, also),
         Ok(Reply::Refused(e)) | Err(e) => return Err(StartError::NoRun(e)),

@@ -271,6 +271,7 @@ fn build(s: &Start<'_>, joined: &Joined) -> Result<&'static Engine, StartError> 
         aside: AtomicU32::new(0),
         aside_socket: AtomicI32::new(-1),
         aside_tid: AtomicU32::new(0),
+        change: AtomicPtr::new(core::ptr::null_mut()),
         managed_bytes: AtomicU64::new(0),
         signpost,
     }));
@@ -406,6 +407,7 @@ extern "C" fn reclaim_main(arg: *mut u8) {
     let mut looked_ns = 0;
     loop {
         e.end_with_program(&mut looked_ns);
+        e.reclaim_gives_up();
         let fork = e.frozen.load(Acquire);
         if fork % 2 == 1 {
             reclaim.drain();

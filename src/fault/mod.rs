@@ -157,6 +157,14 @@ impl<'e> Handler<'e> {
         self.link = link;
     }
 
+    /// What takes rights from this thread. Where it runs depends on them.
+    pub fn with_fewer_rights<R>(&mut self, give_up: impl FnOnce() -> R) -> R {
+        self.near.leave();
+        let r = give_up();
+        self.near = Near::new(self.kick);
+        r
+    }
+
     /// Serves what there is, then sleeps until there is more. `other` gets the faults that lie in
     /// the engine's own doorbell pages.
     /// True when something has come by the link.

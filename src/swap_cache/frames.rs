@@ -10,6 +10,7 @@
 
 use crate::mm::{PageMask, PAGE_SIZE, PMD_SIZE};
 use crate::sync::Mutex;
+use crate::sys::limits::beyond_memory;
 use crate::sys::uffd::Uffd;
 use crate::sys::{mem, Errno};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
@@ -102,7 +103,7 @@ impl Frames {
         // SAFETY: our own reservation, of which nobody uses these frames yet.
         let opened = unsafe {
             let rw = libc::PROT_READ | libc::PROT_WRITE;
-            mem::mprotect(at, STEP * PMD_SIZE, rw)
+            beyond_memory(|| mem::mprotect(at, STEP * PMD_SIZE, rw))
         };
         if let Err(err) = opened {
             // They can be had later, unless another thread had more luck with the next.

@@ -41,7 +41,7 @@ use crate::sys::pagemap::Pagemap;
 use crate::sys::uffd::{Refused, Uffd};
 use crate::sys::Errno;
 use crate::vma::{IoState, Lru, RangeGuard, Ranges};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU64, AtomicUsize, Ordering::*};
 
 /// What the kernel can do, found out at start.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +75,8 @@ pub struct SwapCache {
     pub moves: Moves,
     /// The loss of a page was told.
     warned_lost: AtomicBool,
+    /// A range for which there is no descriptor to be had: which, since when, and when last.
+    without: [AtomicU64; 3],
     program_fd: AtomicI32,
     staging_fd: AtomicI32,
     /// `/proc/self/pagemap`; -1 where it cannot be had.
@@ -127,6 +129,7 @@ impl SwapCache {
             asked: AtomicUsize::new(0),
             moves: Moves::default(),
             warned_lost: AtomicBool::new(false),
+            without: Default::default(),
             zeros: Zeros(crate::sys::mem::map_anon(PMD_SIZE)?),
             sealer: Sealer::new(charge.control.settings.seal_mode())?,
             seal_buffers: SealBuffers::new()?,

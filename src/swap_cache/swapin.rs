@@ -2,6 +2,7 @@
 
 use super::{Dir, FillBuffers, Frame, SwapCache};
 use crate::mm::{copy, PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::sys::thread::now_ns;
 use crate::sys::uffd::{PageFault, Refused};
 use crate::sys::Errno;
 use crate::vma::{Fills, Hints, Huge, IoState, List, Pattern, RangeGuard};
@@ -114,9 +115,13 @@ impl SwapCache {
         buffers: &mut FillBuffers,
     ) -> Plan {
         let (pmd, page) = (Pmd::of(f.addr), crate::mm::page_in_pmd(f.addr));
-        let Ok(r) = self.ranges.get_or_map(pmd) else {
-            self.program().wake(pmd.page_addr(page), PAGE_SIZE);
-            return Plan::Unknown;
+        let r = match self.ranges.get_or_map(pmd) {
+            Ok(r) => r,
+            Err(_) => {
+                self.has_no_descriptor(pmd);
+                self.program().wake(pmd.page_addr(page), PAGE_SIZE);
+                return Plan::Unknown;
+            }
         };
         let mut g = r.lock();
         let compressed = g.compressed.has(page) && !f.wp;
@@ -623,6 +628,35 @@ impl SwapCache {
             self.frames.clear(frame, false, self.staging());
             self.frames.put_empty(frame);
             self.charge.uncharge(PMD_NR);
+        }
+    }
+
+    /// Who touches the range faults again, and again; not for ever.
+    #[cold]
+    fn has_no_descriptor(&self, pmd: Pmd) {
+        const PATIENCE_NS: u64 = 2_000_000_000;
+        const LATELY_NS: u64 = 100_000_000;
+        let [which, since, last] = &self.without;
+        let (now, mine) = (now_ns(), pmd.0 as u64 + 1);
+        let lately = now - last.load(Relaxed) < LATELY_NS;
+        if which.load(Relaxed) != mine {
+            if !lately {
+                which.store(mine, Relaxed);
+                since.store(now, Relaxed);
+                last.store(now, Relaxed);
+            }
+            return;
+        }
+        if !lately {
+            since.store(now, Relaxed);
+        }
+        last.store(now, Relaxed);
+        if now - since.load(Relaxed) > PATIENCE_NS {
+            self.charge.log(
+                "the limit of the program's data (RLIMIT_DATA) leaves no memory for the engine's tables: \
+                 ending the program",
+            );
+            crate::sys::thread::exit_group(super::EXIT_LOST);
         }
     }
 

@@ -8,6 +8,7 @@
 //! that more can be had when the process has as many mappings as the kernel allows. What a forked
 //! child does not inherit is taken from the end downwards, and there again in the child.
 
+use super::limits::beyond_memory;
 use super::mem;
 use super::syscall::{syscall, Errno};
 use crate::mm::PAGE_SIZE;
@@ -96,7 +97,8 @@ pub(super) fn take(len: usize, align: usize) -> Option<Result<usize, Errno>> {
         err => return Some(err),
     };
     // SAFETY: the addresses are the caller's from here on.
-    let open = unsafe { mem::mprotect(at, len, libc::PROT_READ | libc::PROT_WRITE) };
+    let open =
+        beyond_memory(|| unsafe { mem::mprotect(at, len, libc::PROT_READ | libc::PROT_WRITE) });
     if open.is_err() {
         // Unless another thread took more.
         let _ = LOW.compare_exchange(at + len, at, AcqRel, Relaxed);
@@ -147,7 +149,7 @@ unsafe fn map_over(at: usize, len: usize) -> Result<usize, Errno> {
     let rw = libc::PROT_READ | libc::PROT_WRITE;
     let args = [at, len, rw as usize, flags as usize, usize::MAX, 0];
     // SAFETY: the caller's contract.
-    unsafe { syscall(libc::SYS_mmap, args) }
+    beyond_memory(|| unsafe { syscall(libc::SYS_mmap, args) })
 }
 
 /// In a forked child, which has none of what `take_threads_own` gave.

@@ -1,11 +1,17 @@
-//! Limits that the program set itself, in the way of the engine's own descriptors and threads.
+//! Limits that the program set itself, in the way of the engine's own descriptors, threads and memory.
 
 use super::syscall::{syscall, Errno};
+use core::sync::atomic::{AtomicBool, Ordering::*};
 
 /// Descriptors and threads that an engine may need while it starts, and more.
 const ENOUGH: u64 = 256;
 
-const RESOURCES: [u32; 2] = [libc::RLIMIT_NOFILE, libc::RLIMIT_NPROC];
+const RESOURCES: [(u32, u64); 4] = [
+    (libc::RLIMIT_NOFILE, ENOUGH),
+    (libc::RLIMIT_NPROC, ENOUGH),
+    (libc::RLIMIT_AS, u64::MAX),
+    (libc::RLIMIT_DATA, u64::MAX),
+];
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -23,29 +29,61 @@ impl Raised {
     /// Where the program has other threads they see it: for starts of the engine only, which happen
     /// in the constructor and in a forked child.
     pub fn raise() -> Raised {
-        let as_allowed = |resource: u32| {
-            let before = limit(resource, None).ok()?;
-            if before.now >= ENOUGH {
-                return None;
-            }
-            // Beyond the hard limit with CAP_SYS_RESOURCE only.
-            let wished = Limit {
-                now: ENOUGH,
-                most: before.most.max(ENOUGH),
-            };
-            let allowed = Limit {
-                now: before.most,
-                most: before.most,
-            };
-            limit(resource, Some(wished))
-                .or_else(|_| limit(resource, Some(allowed)))
-                .ok()?;
-            Some(before)
-        };
         Raised {
-            before: RESOURCES.map(as_allowed),
+            before: RESOURCES.map(|(resource, enough)| raise(resource, enough)),
         }
     }
+}
+
+/// Raises the limit to this, or as high as it may be. The one before, if anything has changed.
+fn raise(resource: u32, enough: u64) -> Option<Limit> {
+    let before = limit(resource, None).ok()?;
+    if before.now >= enough {
+        return None;
+    }
+    // Beyond the hard limit with CAP_SYS_RESOURCE only.
+    let wished = Limit {
+        now: enough,
+        most: before.most.max(enough),
+    };
+    let allowed = Limit {
+        now: before.most,
+        most: before.most,
+    };
+    limit(resource, Some(wished))
+        .or_else(|_| limit(resource, Some(allowed)))
+        .ok()?;
+    Some(before)
+}
+
+/// One thread at a time: what it puts back must be the program's limit. Not held while a child is made: the
+/// engine stands still then, and no other hook runs.
+static BEYOND: AtomicBool = AtomicBool::new(false);
+
+/// Makes a call that takes addresses for the engine; where the program's limits of memory refuse it, again
+/// with these as high as they may be.
+pub fn beyond_memory<R>(call: impl Fn() -> Result<R, Errno>) -> Result<R, Errno> {
+    let first = call();
+    if !matches!(first, Err(Errno::ENOMEM)) {
+        return first;
+    }
+    while BEYOND.swap(true, Acquire) {
+        core::hint::spin_loop();
+    }
+    let memory = [libc::RLIMIT_AS, libc::RLIMIT_DATA];
+    let before = memory.map(|resource| raise(resource, u64::MAX));
+    let again = if before.iter().any(Option::is_some) {
+        call()
+    } else {
+        first
+    };
+    for (resource, before) in memory.into_iter().zip(before) {
+        if before.is_some() {
+            let _ = limit(resource, before);
+        }
+    }
+    BEYOND.store(false, Release);
+    again
 }
 
 /// Threads that the kernel may make for requests of a ring while a child is made.
@@ -86,7 +124,7 @@ impl Drop for RoomForThreads {
 
 impl Drop for Raised {
     fn drop(&mut self) {
-        for (resource, before) in RESOURCES.into_iter().zip(self.before) {
+        for ((resource, _), before) in RESOURCES.into_iter().zip(self.before) {
             if before.is_some() {
                 let _ = limit(resource, before);
             }

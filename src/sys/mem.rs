@@ -1,6 +1,7 @@
 //! Mappings of the engine's own, and calls on the program's.
 
 use super::arena;
+use super::limits::beyond_memory;
 use super::syscall::{syscall, Errno};
 use crate::mm::PMD_SIZE;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -87,7 +88,7 @@ pub fn map_shared(fd: i32, len: usize, access: Access) -> Result<usize, Errno> {
     let flags = (libc::MAP_SHARED | over) as usize;
     let args = [at, len, prot as usize, flags, fd as usize, 0];
     // SAFETY: a new mapping, over addresses that were taken for it.
-    let map = || unsafe { syscall(libc::SYS_mmap, args) };
+    let map = || beyond_memory(|| unsafe { syscall(libc::SYS_mmap, args) });
     let mut mapped = map();
     if mapped == Err(Errno::ENOMEM) && arena::use_spare() {
         mapped = map();

@@ -12,6 +12,7 @@ pub mod maps;
 pub mod mem;
 pub mod pagemap;
 pub mod probe;
+pub mod rights;
 pub mod sched;
 pub mod syscall;
 pub mod task;

@@ -91,6 +91,39 @@ pub fn count(ours: &[u32]) -> Threads {
     }
 }
 
+/// `f` of the path of a thread's file in /proc. The name has four letters.
+fn with_path<R>(
+    tid: u32,
+    name: &[u8; 4],
+    f: impl FnOnce(&core::ffi::CStr) -> Result<R, Errno>,
+) -> Result<R, Errno> {
+    let mut path = *b"/proc/self/task/0000000000/name\0";
+    path[27..31].copy_from_slice(name);
+    let mut rest = tid;
+    for digit in path[16..26].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    // The kernel takes no zeros in front.
+    let zeros = path[16..26].iter().take_while(|&&b| b == b'0').count();
+    path.copy_within(16 + zeros.., 16);
+    f(core::ffi::CStr::from_bytes_until_nul(&path).map_err(|_| Errno::EINVAL)?)
+}
+
+/// The calling thread, which has a root of its own, goes below that of another thread of the process.
+pub fn enter_root_of(tid: u32) -> Result<(), Errno> {
+    let root = with_path(tid, b"root", fd::open)?;
+    // SAFETY: the paths end with a zero byte.
+    let made = unsafe {
+        let made = syscall(libc::SYS_fchdir, [root as usize])
+            .and_then(|_| syscall(libc::SYS_chroot, [c".".as_ptr() as usize]));
+        let _ = syscall(libc::SYS_chdir, [c"/".as_ptr() as usize]);
+        made
+    };
+    fd::close(root);
+    made.map(|_| ())
+}
+
 enum Kind {
     /// The program's or ours.
     Thread,
@@ -101,20 +134,10 @@ enum Kind {
 
 /// A thread that is gone by now counts: it may have made another before, which the list does not have.
 fn kind(tid: u32) -> Kind {
-    let mut path = *b"/proc/self/task/0000000000/stat\0";
-    let mut rest = tid;
-    for digit in path[16..26].iter_mut().rev() {
-        *digit = b'0' + (rest % 10) as u8;
-        rest /= 10;
-    }
-    // The kernel takes no zeros in front.
-    let zeros = path[16..26].iter().take_while(|&&b| b == b'0').count();
-    path.copy_within(16 + zeros.., 16);
-    let Ok(path) = core::ffi::CStr::from_bytes_until_nul(&path) else {
-        return Kind::Thread;
-    };
     let mut room = [0; 256];
-    let Ok(text) = read_start(path, libc::SYS_read, &mut room) else {
+    let Ok(text) = with_path(tid, b"stat", |path| {
+        read_start(path, libc::SYS_read, &mut room)
+    }) else {
         return Kind::Thread;
     };
     let name = text.iter().position(|&b| b == b'(').map(|i| &text[i + 1..]);

@@ -368,6 +368,35 @@ impl Uffd {
         &buf[..n / size_of::<Msg>()]
     }
 
+    /// As `read`, of a descriptor that others have too: never waits, whatever they do with it. An error: it
+    /// is of no use.
+    pub fn read_now<'a>(&self, buf: &'a mut [Msg]) -> Result<&'a [Msg], Errno> {
+        const RWF_NOWAIT: usize = 8;
+        let piece = [buf.as_mut_ptr() as usize, size_of_val(buf)];
+        let fd = self.fd as usize;
+        let here = [fd, &raw const piece as usize, 1, usize::MAX, 0, RWF_NOWAIT];
+        // SAFETY: the buffer is valid for its length, and any bytes are a valid Msg.
+        let n = match unsafe { syscall(libc::SYS_preadv2, here) } {
+            // Before Linux 6.10 nothing else can be done than to look first.
+            Err(Errno(libc::EOPNOTSUPP)) => {
+                // SAFETY: no pointers; then as above.
+                unsafe {
+                    let flags = syscall(libc::SYS_fcntl, [fd, libc::F_GETFL as usize])?;
+                    if flags & libc::O_NONBLOCK as usize == 0 {
+                        return Err(Errno::EINVAL);
+                    }
+                    syscall(libc::SYS_read, [fd, piece[0], piece[1]])
+                }
+            }
+            r => r,
+        };
+        match n {
+            Ok(n) => Ok(&buf[..n / size_of::<Msg>()]),
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(&[]),
+            Err(e) => Err(e),
+        }
+    }
+
     fn transfer(&self, nr: u32, mut t: Transfer) -> Result<(), Refused> {
         loop {
             // SAFETY: the structure matches the request; what the kernel does to the ranges is

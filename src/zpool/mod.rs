@@ -16,6 +16,7 @@ pub use slab::{Handle, BLOCK_PAGES, LARGEST};
 
 use crate::mm::{Page, PAGE_SIZE, PMD_SIZE};
 use crate::sync::Mutex;
+use crate::sys::limits::beyond_memory;
 use crate::sys::{mem, Errno};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use slab::{Block, Slab, BLOCK, MAX_BLOCKS};
@@ -151,7 +152,7 @@ impl Zpool {
         // SAFETY: our own reservation. Huge pages would be charged to the memory group before they are used.
         unsafe {
             let (at, len) = (self.base + open, end - open);
-            mem::mprotect(at, len, libc::PROT_READ | libc::PROT_WRITE)?;
+            beyond_memory(|| mem::mprotect(at, len, libc::PROT_READ | libc::PROT_WRITE))?;
             let _ = mem::madvise(at, len, libc::MADV_NOHUGEPAGE);
         }
         self.open.fetch_max(end, AcqRel);

@@ -534,5 +534,5 @@ extern "C" {
     pub fn hugeswap_entry_release(registration: usize, refused: usize) -> i64;
     pub fn hugeswap_entry_pin(addr: usize, len: usize) -> i64;
     pub fn hugeswap_entry_thread_ends() -> i64;
-    pub fn hugeswap_entry_rights() -> i64;
+    pub fn hugeswap_entry_rights(rights: usize, tid: u32) -> i64;
 }

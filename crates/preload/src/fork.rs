@@ -6,7 +6,7 @@ use crate::entry::{self, Frame};
 use crate::state::state;
 use crate::stretch::reserve;
 use crate::window::Extents;
-use crate::{alone, map, maps, rights};
+use crate::{alone, map, maps, rights, sandbox};
 use core::sync::atomic::{AtomicIsize, Ordering::Relaxed};
 use hugeswap::control::link;
 use hugeswap::engine::{Engine, Stretch};
@@ -139,6 +139,7 @@ fn around(e: &'static Engine, f: &mut Frame, call: &mut CloneArgs) -> Result<usi
         }
         e.fork_child(token, &registered, &wiped(), door);
         rights::note();
+        sandbox::engine_starts();
         fd::close(door);
         crate::lock::in_child(e, f.bell());
         let not_there = core::mem::take(&mut *NOT_THERE.lock());

@@ -23,8 +23,14 @@ struct Noted {
 
 static FILTERS: AtomicPtr<Noted> = AtomicPtr::new(core::ptr::null_mut());
 
-fn filters() -> impl Iterator<Item = &'static [Instruction]> {
-    let mut at = FILTERS.load(Acquire) as *const Noted;
+/// Those that were there when an engine was started in a child, which is under them as its child is; and
+/// when the deputy was.
+static ENGINES: AtomicPtr<Noted> = AtomicPtr::new(core::ptr::null_mut());
+static DEPUTYS: AtomicPtr<Noted> = AtomicPtr::new(core::ptr::null_mut());
+
+/// From the last to the first.
+fn from(last: &AtomicPtr<Noted>) -> impl Iterator<Item = &'static [Instruction]> {
+    let mut at = last.load(Acquire) as *const Noted;
     core::iter::from_fn(move || {
         // SAFETY: null, or a node that is never freed nor changed.
         let noted = unsafe { at.as_ref() }?;
@@ -40,8 +46,27 @@ pub fn is_there() -> bool {
 
 /// Whether no filter of the process forbids the call, as far as is known.
 pub fn is_allowed(nr: i64, args: [usize; 6]) -> bool {
+    allow(&FILTERS, nr, args)
+}
+
+fn allow(last: &AtomicPtr<Noted>, nr: i64, args: [usize; 6]) -> bool {
     let call = Call { nr, args };
-    filters().all(|f| call.is_allowed(f))
+    from(last).all(|f| call.is_allowed(f))
+}
+
+/// In a child, whose engine has just started.
+pub fn engine_starts() {
+    ENGINES.store(FILTERS.load(Acquire), Release);
+}
+
+/// Whether the engine's threads may make a call.
+pub fn engine_may(nr: i64, args: [usize; 6]) -> bool {
+    allow(&ENGINES, nr, args)
+}
+
+/// Whether the deputy may.
+pub fn deputy_may(nr: i64, args: [usize; 6]) -> bool {
+    allow(&DEPUTYS, nr, args)
 }
 
 /// Somewhere in memory.
@@ -114,6 +139,7 @@ pub fn note(program: usize) -> Result<usize, Errno> {
         deputy::leave_signals_alone();
     }
     if !hooks_may_work() && !deputy::is_there() {
+        DEPUTYS.store(noted.next.cast_mut(), Release);
         deputy::start()?;
     }
     Ok(0)
@@ -148,7 +174,7 @@ fn strict() -> Vec<Instruction> {
 /// It ends a thread by SIGSYS and not by SIGKILL, which only the end of the process shows: that is set
 /// right there.
 pub fn be_strict() -> i64 {
-    let Some(filter) = filters().next() else {
+    let Some(filter) = from(&FILTERS).next() else {
         return -i64::from(libc::EINVAL);
     };
     let program = libc::sock_fprog {

@@ -13,7 +13,7 @@ use hugeswap::mm::PAGE_SIZE;
 use hugeswap::sys::futex::{self, Scope};
 
 use super::life::Id;
-use super::processes::Processes;
+use super::processes::{Member, Processes};
 
 /// What a process gets beyond what it uses before it has to ask: 16 MiB.
 const SLACK: i64 = (16 << 20) / PAGE_SIZE as i64;
@@ -40,56 +40,57 @@ impl Arbiter {
         self.limit = (limit_bytes / PAGE_SIZE as u64) as i64;
     }
 
-    /// Whether the process has had no faults for a while.
-    fn rests(&mut self, id: Id, p: &Proc) -> bool {
-        let now = p.stats.pgminfault.get() + p.stats.pgmajfault.get();
-        let (seen, since) = self.faults.entry(id).or_insert((now, Instant::now()));
-        if *seen != now {
-            (*seen, *since) = (now, Instant::now());
-        }
-        since.elapsed() > RESTS_AFTER
-    }
-
     /// One round. True while somebody waits for more.
     pub fn turn(&mut self, processes: &Processes) -> bool {
-        let procs: Vec<_> = processes.present().map(|(id, m)| (id, m.page())).collect();
+        let procs: Vec<_> = processes.present().collect();
         self.faults
             .retain(|id, _| procs.iter().any(|(i, _)| i == id));
-        let use_of = |p: &Proc| p.charged_pages.load(Acquire).clamp(0, 1 << 40);
+        // A process can write its limit too: no more than all there is is believed.
+        let limit_of = |m: &Member| m.page().limit_pages.load(Acquire).clamp(0, self.limit);
         let wants: Vec<Want> = procs
             .iter()
-            .map(|&(id, p)| Want {
-                used: use_of(p),
-                pressed: p.pressed.load(Acquire) != 0,
-                rests: self.rests(id, p),
+            .map(|&(id, m)| Want {
+                used: m.charged(),
+                pressed: m.page().pressed.load(Acquire) != 0,
+                rests: rests(&mut self.faults, id, m.page()),
             })
             .collect();
         let targets = shares(self.limit, &wants);
         // Lower first.
-        for (&(_, p), &t) in procs.iter().zip(&targets) {
-            if p.limit_pages.load(Acquire) > t {
-                set_limit(p, t);
+        for (&(_, m), &t) in procs.iter().zip(&targets) {
+            if m.page().limit_pages.load(Acquire) > t {
+                set_limit(m.page(), t);
             }
         }
         let held: i64 = procs
             .iter()
-            .map(|(_, p)| p.limit_pages.load(Acquire).max(use_of(p)))
+            .map(|&(_, m)| limit_of(m).max(m.charged()))
             .sum();
         let mut free = self.limit - held;
         let mut waiting = false;
-        for (&(_, p), &t) in procs.iter().zip(&targets) {
-            let now = p.limit_pages.load(Acquire);
+        for (&(_, m), &t) in procs.iter().zip(&targets) {
+            let now = limit_of(m);
             if now < t {
                 // What it holds above its limit is counted as held already.
-                let base = now.max(use_of(p));
+                let base = now.max(m.charged());
                 let more = (t - base).min(free.max(0)).max(0);
                 free -= more;
-                set_limit(p, base.min(t) + more);
+                set_limit(m.page(), base.min(t) + more);
                 waiting |= base.min(t) + more < t;
             }
         }
         waiting
     }
+}
+
+/// Whether the process has had no faults for a while.
+fn rests(faults: &mut HashMap<Id, (u64, Instant)>, id: Id, p: &Proc) -> bool {
+    let now = (p.stats.pgminfault.get()).wrapping_add(p.stats.pgmajfault.get());
+    let (seen, since) = faults.entry(id).or_insert((now, Instant::now()));
+    if *seen != now {
+        (*seen, *since) = (now, Instant::now());
+    }
+    since.elapsed() > RESTS_AFTER
 }
 
 fn set_limit(p: &Proc, pages: i64) {

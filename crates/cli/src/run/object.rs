@@ -49,6 +49,12 @@ impl Object {
         Ok(handle.into())
     }
 
+    /// The number of its file in lists of mappings.
+    pub fn inode(&self) -> Option<String> {
+        use std::os::unix::fs::MetadataExt;
+        self.file.metadata().ok().map(|m| m.ino().to_string())
+    }
+
     /// Whether anybody has a hold of a handle, as far as can be known.
     pub fn is_held(&self) -> bool {
         if lock(&self.file, libc::LOCK_EX | libc::LOCK_NB).is_err() {

@@ -8,7 +8,6 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
 
 use hugeswap::mm::PAGE_SIZE;
@@ -104,12 +103,8 @@ impl Outside {
             return None;
         }
         let managed = || -> u64 {
-            let pages = |p: &hugeswap::control::Proc| p.charged_pages.load(Acquire).max(0) as u64;
-            processes
-                .present()
-                .map(|(_, m)| pages(m.page()))
-                .sum::<u64>()
-                * PAGE_SIZE as u64
+            let pages = processes.present().map(|(_, m)| m.charged() as u64);
+            pages.sum::<u64>() * PAGE_SIZE as u64
         };
         let before = managed();
         let own = [std::process::id(), self.front];

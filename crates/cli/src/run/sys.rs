@@ -111,7 +111,7 @@ impl Process {
         self.send(libc::SIGCONT);
     }
 
-    fn send(&self, signal: i32) {
+    pub fn send(&self, signal: i32) {
         let none = std::ptr::null::<libc::siginfo_t>();
         // SAFETY: no memory is passed.
         unsafe {
@@ -191,6 +191,11 @@ pub fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+pub fn is_nonblocking(fd: &OwnedFd) -> bool {
+    // SAFETY: no memory is passed.
+    unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) & libc::O_NONBLOCK != 0 }
 }
 
 pub fn set_blocking(file: &std::fs::File) -> io::Result<()> {

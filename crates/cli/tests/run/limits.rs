@@ -35,6 +35,8 @@ cases! {
     all_descriptors,
     few_processes,
     small_stacks,
+    less_data,
+    fewer_addresses,
 }
 
 /// Swap can't be written any more: the memory stays, and everything in it.

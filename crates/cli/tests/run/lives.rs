@@ -106,6 +106,22 @@ fn children_that_share_the_memory_of_a_parent_that_is_killed() {
     run("shares_memory", &[]).has_swapped();
 }
 
+/// Before Linux 6.6 no page can be marked as lost.
+#[test]
+fn the_same_without_poison() {
+    let program = compile("lives");
+    let dir = Dir::new("lives");
+    let line = [
+        program.as_os_str(),
+        "shares_memory".as_ref(),
+        dir.path().as_os_str(),
+    ];
+    let run = Run::new(64, line).above(192).seconds(60);
+    let done = run.env("HUGESWAP_NO_POISON", "1").ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done.has_swapped();
+}
+
 #[test]
 fn nobody_can_write_the_control_page() {
     run("control_page", &[]);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::support::{compile, compile_with, Dir, Done, Run};
+use crate::support::{compile, compile_with, kill, wait_for, Dir, Done, Run};
 
 /// Until the run has said that something is unmanaged, or for a minute.
 const WAIT: &str =
@@ -104,6 +104,24 @@ fn however_short() {
     assert_eq!(stats["unmanaged_programs"], 2, "{done}");
     let done = run().option("--strict").go();
     assert_eq!(done.signal(), Some(libc::SIGKILL), "{done}");
+}
+
+/// Of the program that its process was before, nothing counts any more, and its swap is free.
+#[test]
+fn one_that_comes_after_much_memory() {
+    let hog = compile_with("hog", "hog-static", &["-static", "-pthread"]);
+    let (becomes, hog) = (compile("becomes"), hog.to_str().unwrap().to_owned());
+    let line = [becomes.to_str().unwrap(), "grown", &hog, "24", "wait"];
+    let mut run = Run::new(64, line).start();
+    run.wait_for_output("ready");
+    wait_for("swap to be empty", 20, || {
+        let stats = run.read_stats();
+        stats.is_some_and(|s| s["counters"]["swapped_bytes"].as_u64() == Some(0))
+    });
+    kill(run.program(), libc::SIGTERM);
+    let done = run.finish();
+    assert_eq!(done.signal(), Some(libc::SIGTERM), "{done}");
+    assert!(done.counter("pswpout") > 0, "{done}");
 }
 
 /// A program that could not be started is none.

@@ -43,9 +43,7 @@ impl Processes {
             }
             if m.is_examined && !is_held {
                 self.life.end(id);
-                if let Some(faults) = m.faults.take() {
-                    self.poller.remove(&faults);
-                }
+                self.let_go_of_faults(id);
             }
         }
         for id in ids {

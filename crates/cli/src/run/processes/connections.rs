@@ -1,5 +1,6 @@
 //! What members say, and how their connections and processes end.
 
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::Release;
 use std::sync::Arc;
@@ -8,10 +9,14 @@ use hugeswap::control::link::{Descriptors, Place, Received, Reply, Request};
 use hugeswap::sys::thread::random;
 use hugeswap::sys::Errno;
 
+use super::guests::AT_A_TIME;
 use super::{errno, own, token, Member, Processes, ORPHAN};
 use crate::run::life::Id;
 use crate::run::object::Object;
 use crate::run::orphans;
+
+/// Children of an image that have a place, and have not spoken yet: more than these can't be on their way.
+const MOST_UNBORN: usize = 512;
 
 impl Processes {
     /// Takes a packet of the image's, if there is one; says whether there was.
@@ -26,7 +31,7 @@ impl Processes {
             Err(Errno::EAGAIN) => return false,
             Ok(Received::Packet(Some(Request::Fork))) => {
                 if let Some(door) = fds.pop() {
-                    self.open_door(door);
+                    self.open_door(id, door);
                 }
                 self.promise(id);
             }
@@ -42,8 +47,10 @@ impl Processes {
                 }
             }
             Ok(Received::Packet(Some(Request::Faults))) => {
+                let faults = fds.pop().filter(orphans::is_one);
+                self.let_go_of_faults(id);
                 if let Some(m) = self.members.get_mut(&id) {
-                    m.faults = fds.pop();
+                    m.faults = faults;
                 }
             }
             Ok(Received::End) => {
@@ -58,11 +65,16 @@ impl Processes {
 
     /// An image forks: its child gets a place.
     fn promise(&mut self, by: Id) {
-        let made = Object::new().and_then(|o| o.handle().map(|h| (o, h)));
+        let unborn = |m: &&Member| m.parent == Some(by) && m.pid == 0;
+        let made = match self.members.values().filter(unborn).count() < MOST_UNBORN {
+            true => Object::new().and_then(|o| o.handle().map(|h| (o, h))),
+            false => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
+        };
         let reply = made.map_err(|e| errno(&e)).and_then(|(object, handle)| {
             let id = self.life.promise(by).ok_or(Errno::EAGAIN)?;
             let key = random();
-            self.members.insert(id, Member::new(Arc::new(object), key));
+            let child = Member::new(Arc::new(object), Some(by), key);
+            self.members.insert(id, child);
             if let Some(parent) = self.members.get_mut(&by) {
                 parent.last_place = key;
             }
@@ -91,6 +103,12 @@ impl Processes {
         }
     }
 
+    pub(super) fn let_go_of_faults(&mut self, id: Id) {
+        if let Some(faults) = self.members.get_mut(&id).and_then(|m| m.faults.take()) {
+            self.poller.remove(&faults);
+        }
+    }
+
     /// Its engine is gone; its memory perhaps not.
     fn orphan(&mut self, id: Id) {
         if let Some(faults) = self.members.get(&id).and_then(|m| m.faults.as_ref()) {
@@ -103,7 +121,11 @@ impl Processes {
     /// The process of an image is dead.
     pub(super) fn died(&mut self, id: Id) {
         // What it said last.
-        while self.hear(id) {}
+        for _ in 0..AT_A_TIME {
+            if !self.hear(id) {
+                break;
+            }
+        }
         self.orphan(id);
         let Some(member) = self.members.get_mut(&id) else {
             return;

@@ -18,6 +18,12 @@ use crate::run::sys::{self, Process};
 /// Connections that have not said what they are.
 const MOST_GUESTS: usize = 256;
 
+/// Connections, or packets of one, that are taken before others have their turn.
+pub(super) const AT_A_TIME: usize = 64;
+
+/// Doors of an image by which nobody has come yet.
+const MOST_DOORS: usize = 64;
+
 /// Without descriptors, or memory, it is tried again after so long.
 pub(super) const AGAIN: Duration = Duration::from_millis(50);
 
@@ -27,6 +33,8 @@ pub(super) struct Guest {
     pid: u32,
     process: Option<Process>,
     said: Option<Request>,
+    /// It came by a door: what it says must be from the process that has made the connection.
+    by_door: bool,
 }
 
 /// It may be had in a while.
@@ -43,9 +51,9 @@ impl Processes {
         let Some(door) = door.map(AsRawFd::as_raw_fd) else {
             return;
         };
-        loop {
+        for _ in 0..AT_A_TIME {
             match link::accept(door) {
-                Ok(fd) => self.meet(own(fd)),
+                Ok(fd) => self.meet(own(fd), false),
                 Err(e) if passes(e) => {
                     // They wait outside: nobody is refused for our want.
                     self.door
@@ -60,7 +68,7 @@ impl Processes {
         }
     }
 
-    fn meet(&mut self, socket: OwnedFd) {
+    fn meet(&mut self, socket: OwnedFd, by_door: bool) {
         let (pid, process) = Process::of_peer(&socket);
         let n = self.next_guest;
         if self.poller.add(&socket, token(GUEST, n)).is_err() {
@@ -75,27 +83,42 @@ impl Processes {
                 pid,
                 process,
                 said: None,
+                by_door,
             },
         );
     }
 
-    /// A child may come by this socket, once.
-    pub(super) fn open_door(&mut self, socket: OwnedFd) {
+    /// A child of that image may come by this socket, once.
+    pub(super) fn open_door(&mut self, by: Id, socket: OwnedFd) {
         let n = self.next_guest;
-        if self.poller.add(&socket, token(DOOR, n)).is_ok() {
-            self.next_guest = n.wrapping_add(1);
-            self.doors.insert(n, socket);
+        if self.poller.add(&socket, token(DOOR, n)).is_err() {
+            return;
         }
+        self.next_guest = n.wrapping_add(1);
+        let its: Vec<u32> = self
+            .doors
+            .iter()
+            .filter(|(_, (id, _))| *id == by)
+            .map(|(&n, _)| n)
+            .collect();
+        if its.len() >= MOST_DOORS {
+            self.doors.remove(&its[0]);
+        }
+        self.doors.insert(n, (by, socket));
     }
 
     pub(super) fn hear_door(&mut self, n: u32) {
-        let Some(door) = self.doors.remove(&n) else {
+        let Some((_, door)) = self.doors.remove(&n) else {
             return;
         };
         self.poller.remove(&door);
         let mut fds = [-1];
-        if link::take(door.as_raw_fd(), &mut fds).is_ok() && fds[0] >= 0 {
-            self.meet(own(fds[0]));
+        if link::take(door.as_raw_fd(), &mut fds).is_err() || fds[0] < 0 {
+            return;
+        }
+        let socket = own(fds[0]);
+        if link::names_sender(socket.as_raw_fd(), true).is_ok() {
+            self.meet(socket, true);
         }
     }
 
@@ -134,12 +157,15 @@ impl Processes {
             return;
         };
         let mut fds = Descriptors::default();
-        let said = Request::receive(guest.socket.as_raw_fd(), &mut fds);
+        let socket = guest.socket.as_raw_fd();
+        let said = Request::receive_from(socket, &mut fds);
         // Guests have none to send.
         fds.close();
+        let is_it = |sender| !guest.by_door || sender == Some(guest.pid);
         match said {
             Err(Errno::EAGAIN) => {}
-            Ok(Received::Packet(Some(said))) if guest.said.is_none() => {
+            Ok((Received::Packet(Some(said)), sender)) if guest.said.is_none() && is_it(sender) => {
+                let _ = link::names_sender(socket, false);
                 guest.said = Some(said);
                 self.welcome(n);
             }
@@ -193,7 +219,7 @@ impl Processes {
                     self.replace(guest.pid, process);
                 }
                 let id = self.life.begin();
-                self.members.insert(id, Member::new(object, 0));
+                self.members.insert(id, Member::new(object, None, 0));
                 id
             }
             Some(id) if self.life.speak(id) => id,

@@ -2,19 +2,29 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering::Acquire;
 use std::sync::Arc;
 use std::time::Instant;
 
 use hugeswap::control::{Proc, Unmanaged};
 
+use crate::run::life::Id;
 use crate::run::object::Object;
 use crate::run::sys::Process;
+
+/// Lines of its log that an image may have printed.
+const MOST_LINES: usize = 100;
+
+/// What is believed of an account, in pages.
+const MOST_PAGES: i64 = 1 << 40;
 
 /// An image of a program.
 pub struct Member {
     pub object: Arc<Object>,
     /// Its process's number here; 0 for a child that has not spoken yet.
     pub pid: u32,
+    /// Who has asked for its place.
+    pub(super) parent: Option<Id>,
     /// What only its parent and it know.
     pub(super) key: u64,
     /// Of the last place for a child that it was given, the key.
@@ -31,17 +41,19 @@ pub struct Member {
     pub(super) is_replaced: bool,
     /// What none of its requests can reach has been given to others.
     pub(super) is_given: bool,
-    /// Lines of its log that were printed.
+    /// Lines of its log that were seen, and that were printed.
     log_seen: u64,
+    printed: usize,
     /// Since when nobody speaks for it.
     pub(super) loose_since: Option<Instant>,
 }
 
 impl Member {
-    pub(super) fn new(object: Arc<Object>, key: u64) -> Member {
+    pub(super) fn new(object: Arc<Object>, parent: Option<Id>, key: u64) -> Member {
         Member {
             object,
             pid: 0,
+            parent,
             key,
             last_place: 0,
             socket: None,
@@ -52,12 +64,18 @@ impl Member {
             is_replaced: false,
             is_given: false,
             log_seen: 0,
+            printed: 0,
             loose_since: None,
         }
     }
 
     pub fn page(&self) -> &Proc {
         self.object.page()
+    }
+
+    /// Pages that it says it keeps.
+    pub fn charged(&self) -> i64 {
+        self.page().charged_pages.load(Acquire).clamp(0, MOST_PAGES)
     }
 
     pub fn is_examined(&self) -> bool {
@@ -81,12 +99,26 @@ impl Member {
     /// Prints its log, and notes what programs it became.
     pub(super) fn hear_page(&mut self, unmanaged: &mut Vec<Exec>) {
         let page = self.object.page();
-        self.log_seen = page.read_log(self.log_seen, |line| errln!("hugeswap: {line}"));
+        let (pid, printed) = (self.pid, &mut self.printed);
+        self.log_seen = page.read_log(self.log_seen, |line| {
+            *printed += 1;
+            if *printed < MOST_LINES {
+                errln!("hugeswap: {}", harmless(line));
+            } else if *printed == MOST_LINES {
+                errln!("hugeswap: process {pid} says too much: nothing more of it is shown");
+            }
+        });
         page.hear_unmanaged(|pid, why, path| {
-            let path = String::from_utf8_lossy(path).into_owned();
+            let path = harmless(&String::from_utf8_lossy(path));
             unmanaged.push(Exec { pid, why, path });
         });
     }
+}
+
+/// A process writes its lines itself: nothing in them is an order for a terminal.
+fn harmless(line: &str) -> String {
+    let shown = |c: char| if c.is_control() { '?' } else { c };
+    line.chars().map(shown).collect()
 }
 
 /// A process became a program without hugeswap.

@@ -65,7 +65,7 @@ pub struct Processes {
     guests: BTreeMap<u32, Guest>,
     next_guest: u32,
     /// Sockets from which connections of children come that can't find us.
-    doors: BTreeMap<u32, OwnedFd>,
+    doors: BTreeMap<u32, (Id, OwnedFd)>,
     /// Nobody is let in before then.
     closed_until: Option<Instant>,
     life: Life,
@@ -236,8 +236,13 @@ impl Processes {
                 }
                 PROCESS => self.died(number),
                 ORPHAN => {
-                    let faults = self.members.get(&number).and_then(|m| m.faults.as_ref());
-                    faults.into_iter().for_each(orphans::answer);
+                    let answered = self.members.get(&number).is_some_and(|m| {
+                        let faults = m.faults.as_ref();
+                        faults.is_some_and(|f| orphans::answer(f, &m.object))
+                    });
+                    if !answered {
+                        self.let_go_of_faults(number);
+                    }
                 }
                 _ => {}
             }
@@ -247,14 +252,16 @@ impl Processes {
 
     /// Tells each process what it has to know of the others.
     pub fn tell(&self) {
-        let charged = |m: &Member| m.page().charged_pages.load(Acquire).max(0);
-        let all: i64 = self.present().map(|(_, m)| charged(m)).sum();
+        let all: i64 = self.present().map(|(_, m)| m.charged()).sum();
         for (id, m) in self.present() {
             let page = m.page();
-            page.others_pages.store(all - charged(m), Release);
+            page.others_pages.store((all - m.charged()).max(0), Release);
             page.lends.store(self.life.lends(id).into(), Release);
         }
-        let sum = |f: fn(&Stats) -> u64| self.present().map(|(_, m)| f(&m.page().stats)).sum();
+        let sum = |f: fn(&Stats) -> u64| {
+            let each = self.present().map(|(_, m)| f(&m.page().stats));
+            each.fold(0, u64::saturating_add)
+        };
         self.control.set_totals(
             all as u64,
             sum(|s| s.swapped_bytes.get()),

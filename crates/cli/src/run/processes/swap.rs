@@ -21,7 +21,8 @@ impl Processes {
             page.take_freed(sizes, |d, cluster| owners.give_back(d, cluster, id));
         }
         let swapped = |m: &Member| m.page().stats.swapped_bytes.get();
-        owners.measure(total, self.present().map(|(_, m)| swapped(m)).sum(), is_on);
+        let all = self.present().map(|(_, m)| swapped(m));
+        owners.measure(total, all.fold(0, u64::saturating_add), is_on);
         let live = |id: &Id| self.life.stage(*id) == Some(Stage::Live);
         for (&id, m) in self.members.iter().filter(|(id, _)| live(id)) {
             for d in 0..MAX_DEVICES {

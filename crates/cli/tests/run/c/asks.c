@@ -21,7 +21,7 @@
 static void push_out(char *from, size_t pages) {
   static unsigned char there[1024];
   static int in_vain;
-  if (in_vain || !getenv("HUGESWAP_CONTROL")) return;
+  if (in_vain || !getenv("HUGESWAP_RUN")) return;
   for (int tries = 0; tries < 2000; tries++) {
     madvise(from, pages * PAGE, MADV_PAGEOUT);
     if (syscall(SYS_mincore, from, pages * PAGE, there)) return;

@@ -96,6 +96,9 @@ static void clones(void) {
   pid = syscall(SYS_clone3, args, sizeof args);
   if (pid == 0) _exit(body(&seven) - 7);
   wait_ok(pid, "syscall(SYS_clone3)");
+  errno = 0;
+  MUST(syscall(SYS_clone3, 0, 0) == -1 && errno == EINVAL);
+  MUST(syscall(SYS_clone3, 16, sizeof args) == -1 && errno == EFAULT);
   verify(p, bytes, 1, "after clones");
   char *q = (char *)syscall(SYS_mmap, 0, 8 * MB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   fill(q, 8 * MB, 4);

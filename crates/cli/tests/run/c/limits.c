@@ -108,6 +108,38 @@ static void small_files(void) {
   verify(p, bytes, 2, "written after the limit");
 }
 
+/* Less than there is already: what is there can be used, though the engine has no tables for it yet. */
+static void less_memory(int what) {
+  size_t much = 8192 * MB, each = 2 * MB;
+  char *q = map_rw(much);
+  limit(what, 100 * MB, RLIM_INFINITY);
+  verify(p, bytes, 1, "after the limit");
+  for (int k = 0; k < 3; k++)
+    for (size_t i = 0; i < much; i += each) q[i + k * PAGE] = k + 1;
+  for (int k = 0; k < 3; k++)
+    for (size_t i = 0; i < much; i += each) MUST(q[i + k * PAGE] == k + 1);
+  MUST(munmap(q, much) == 0);
+  fill(p, bytes, 2);
+  verify(p, bytes, 2, "written after the limit");
+  for (int i = 0; i < 2; i++) {
+    pid_t pid = fork();
+    if (pid == 0) {
+      verify(p, bytes, 2, "child");
+      fill(p, bytes / 2, 3);
+      verify(p, bytes / 2, 3, "child");
+      same_limit(what, 100 * MB, RLIM_INFINITY);
+      _exit(0);
+    }
+    MUST(pid > 0);
+    wait_ok(pid, "child");
+  }
+  same_limit(what, 100 * MB, RLIM_INFINITY);
+}
+
+static void less_data(void) { less_memory(RLIMIT_DATA); }
+
+static void fewer_addresses(void) { less_memory(RLIMIT_AS); }
+
 static void *deep(void *arg) {
   volatile char a[32 << 10];
   for (size_t i = 0; i < sizeof a; i++) a[i] = i;
@@ -185,6 +217,8 @@ int main(int argc, char **argv) {
   if (!strcmp(argv[1], "few_descriptors")) few_descriptors();
   else if (!strcmp(argv[1], "all_descriptors")) all_descriptors();
   else if (!strcmp(argv[1], "few_processes")) few_processes();
+  else if (!strcmp(argv[1], "less_data")) less_data();
+  else if (!strcmp(argv[1], "fewer_addresses")) fewer_addresses();
   else if (!strcmp(argv[1], "small_files")) small_files();
   else if (!strcmp(argv[1], "small_stacks")) small_stacks(argv);
   else if (!strcmp(argv[1], "many_threads")) many_threads();
