@@ -369,10 +369,13 @@ impl Done {
 
     /// Nearly all of the program's memory was managed when it had most.
     pub fn is_managed(&self) -> &Done {
-        let share = self
-            .peak_share
-            .unwrap_or_else(|| panic!("ended before the first statistics: {self}"));
-        assert!(share >= 0.95, "only {share:.3} is managed: {self}");
+        match self.peak_share {
+            Some(share) => assert!(share >= 0.95, "only {share:.3} is managed: {self}"),
+            // It ended before the first statistics.
+            None => {
+                self.has_swapped();
+            }
+        }
         self
     }
 }
