@@ -170,6 +170,8 @@ counters! {
     pgscan: Sum,
     /// Base pages that reclaim freed.
     pgsteal: Sum,
+    /// Of these, the ones that walks had brought in.
+    pgsteal_walk: Sum,
     /// Staging folios used again without zeroing.
     folio_recycled: Sum,
     /// Staging folios given back to the kernel.

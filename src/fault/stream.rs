@@ -1,7 +1,8 @@
 //! Which faults belong to a walk through memory, and how much to bring in.
 //!
 //! A walk goes through memory page by page, up or down; a jump lands anywhere. The rule keeps the
-//! last places that faulted. A fault just beyond one of them goes on with that walk: its window
+//! last places that faulted, and the walks that went on last: who merges, or walks and jumps, has
+//! many faults between two of one walk. A fault just beyond a place or a walk goes on with it: its window
 //! grows fourfold each time, from one page to 64. A walk that has reached the edge of its 2 MiB
 //! range and enters the next takes whole folios from there, or what is missing of them, and the next
 //! ones are read ahead. What is resident on its way is passed over. A fault that goes on with nothing
@@ -9,7 +10,12 @@
 
 use crate::mm::{Pmd, PMD_NR};
 
-const HEADS: usize = 16;
+/// The last places that faulted without going on with anything.
+const PLACES: usize = 16;
+/// Walks that are known.
+const WALKS: usize = 16;
+/// A place that so many faults have gone on with is a walk.
+const WALK_MIN: u32 = 3;
 /// Pages at a range's edge in which a walk is expected to leave it and to enter the next.
 const EDGE: u64 = 32;
 const WINDOW_MAX: usize = 4;
@@ -29,6 +35,8 @@ struct Head {
     length: u32,
     /// Ranges that it entered at the edge.
     ranges: u32,
+    /// When it went on last.
+    used: u64,
 }
 
 /// What a fault goes on with.
@@ -42,9 +50,13 @@ pub struct Walk {
 
 #[derive(Default)]
 pub struct Streams {
-    heads: [Head; HEADS],
+    /// Places, then walks.
+    heads: [Head; PLACES + WALKS],
+    /// The oldest place.
     next: usize,
     last: usize,
+    /// Faults that went on with something.
+    time: u64,
 }
 
 impl Streams {
@@ -58,12 +70,30 @@ impl Streams {
         };
         let (i, h) = found(&|h| h.goes_on(at))
             .or_else(|| found(&|h| h.passed_over(at, &resident)?.goes_on(at)))?;
-        self.heads[i] = h;
-        self.last = i;
+        self.last = self.keep(i, h);
         Some(Walk {
             enters: (h.ranges > 0).then_some(h.step),
             pages: h.pages as usize,
         })
+    }
+
+    /// Keeps what place or walk `i` has become, and says where. What is a walk by now makes way for no place.
+    fn keep(&mut self, i: usize, head: Head) -> usize {
+        self.time += 1;
+        let head = Head {
+            used: self.time,
+            ..head
+        };
+        if i >= PLACES || head.length < WALK_MIN {
+            self.heads[i] = head;
+            return i;
+        }
+        let walks = PLACES..PLACES + WALKS;
+        let oldest = walks.min_by_key(|&w| self.heads[w].used);
+        let to = oldest.unwrap_or(PLACES);
+        self.heads[i] = Head::default();
+        self.heads[to] = head;
+        to
     }
 
     /// A walk may begin here.
@@ -75,8 +105,9 @@ impl Streams {
             step: 0,
             length: 1,
             ranges: 0,
+            used: 0,
         };
-        self.next = (self.next + 1) % HEADS;
+        self.next = (self.next + 1) % PLACES;
     }
 
     /// With the fault that was last seen so many pages came, at least.
@@ -132,6 +163,7 @@ impl Head {
             step,
             length,
             ranges: self.ranges + u32::from(crossed),
+            used: self.used,
         })
     }
 
@@ -264,6 +296,28 @@ mod tests {
         }
         assert_eq!(&pages[..5], [1, 4, 16, 64, 64]);
         assert_eq!(s.classify(Pmd(6), page - PMD_NR, |_| false).0, Some(1));
+    }
+
+    /// A merge: walks that fault now and then, and jumps between.
+    #[test]
+    fn jumps_do_not_end_walks() {
+        let mut s = Streams::default();
+        let starts = [1000, 2000, 3000, 4000];
+        for start in starts {
+            walk_into(&mut s, start, 1);
+        }
+        let mut x = 1u64;
+        for range in 1..50 {
+            for start in starts {
+                for _ in 0..100 {
+                    x = x.wrapping_mul(6364136223846793005).wrapping_add(1);
+                    let p = (x >> 33) as usize % (500 * PMD_NR);
+                    s.classify(Pmd((p / PMD_NR) as u32), p % PMD_NR, |_| false);
+                }
+                let next = Pmd(start + range);
+                assert_eq!(s.classify(next, 0, |_| false).0, Some(1), "{next:?}");
+            }
+        }
     }
 
     #[test]

@@ -8,6 +8,8 @@ use crate::vma::{IoState, List, Pattern, RangeGuard};
 
 /// The largest small fill, and so the size of a fill buffer.
 pub const FILL_MAX: usize = 64;
+/// A fill of so many pages is a walk's.
+const WALK_FILL: usize = 16;
 /// Buffers that small fills are read into; memory of the engine's own.
 pub struct FillBuffers {
     base: *mut u8,
@@ -109,6 +111,7 @@ impl SwapCache {
     pub(super) fn begin_fill(
         &self,
         g: &mut RangeGuard<'_>,
+        pmd: Pmd,
         page: usize,
         unit: Unit,
         buffers: &mut FillBuffers,
@@ -134,6 +137,7 @@ impl SwapCache {
             return Plan::NeedBuffer;
         };
         self.charge_own(buffers.touch(buffer, n));
+        self.join_list(pmd, g, unit);
         g.held = held;
         g.frame = g.buffer;
         g.moving = pages;
@@ -145,6 +149,32 @@ impl SwapCache {
             pages,
             entry,
         }
+    }
+
+    /// The list of a range of which pages come in by a small fill.
+    fn join_list(&self, pmd: Pmd, g: &mut RangeGuard<'_>, unit: Unit) {
+        match unit {
+            Unit::Pages(n) if n >= WALK_FILL => self.join_walk(pmd, g, 2 * n),
+            _ => {
+                self.lru.came_back(g.shadow, 1, self.charge.limit());
+                g.belongs_to(List::Main);
+            }
+        }
+    }
+
+    /// A walk brings in so many pages. If they are more than was there the range is the walk's, though it may
+    /// be on the main list since a jump seemed to begin it, or since it left in part.
+    pub(super) fn join_walk(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: usize) {
+        if g.listed && (g.list == List::Walk || g.present.count() >= pages) {
+            return;
+        }
+        let list = self.lru.arrive(g.shadow, self.charge.limit());
+        if g.listed && list == List::Walk && self.lru.remove(&self.ranges, pmd, g.list) {
+            g.listed = false;
+            g.list = list;
+            self.became_present(pmd, g, PageMask::EMPTY);
+        }
+        g.belongs_to(list);
     }
 
     /// Begins to read pages that a stride will come to, in a range that nobody waits for. None if there
@@ -163,7 +193,7 @@ impl SwapCache {
         if g.io() != IoState::Idle || g.salvage || against || !room || !buffers.has_spare() {
             return None;
         }
-        match self.begin_fill(&mut g, first, Unit::Set(there), buffers) {
+        match self.begin_fill(&mut g, pmd, first, Unit::Set(there), buffers) {
             plan @ Plan::Fill { .. } => Some(plan),
             _ => None,
         }
@@ -193,7 +223,6 @@ impl SwapCache {
             for run in pages.runs() {
                 got = got.or(self.copy_run(pmd, run, src));
             }
-            g.belongs_to(List::Main);
             // The copy woke those who wait for these pages.
             wake |= got != pages;
             self.charge.uncharge(pages.minus(got).count());

@@ -156,7 +156,7 @@ impl SwapCache {
                     self.settle(pmd, &mut g);
                     return self.begin_whole(&mut g, frame);
                 }
-                return self.begin_fill(&mut g, page, unit, buffers);
+                return self.begin_fill(&mut g, pmd, page, unit, buffers);
             }
             IoState::Inactive => self.settle(pmd, &mut g),
             IoState::Ahead => {
@@ -182,7 +182,7 @@ impl SwapCache {
             if Self::is_whole(unit, &g) {
                 return self.begin_whole(&mut g, frame);
             }
-            return self.begin_fill(&mut g, page, unit, buffers);
+            return self.begin_fill(&mut g, pmd, page, unit, buffers);
         }
         if g.lost.has(page) {
             // A message from before the page was poisoned, or the program dropped the marker by a
@@ -557,8 +557,7 @@ impl SwapCache {
 
     /// Gives the program these pages, which the frame holds.
     fn map_pages(&self, pmd: Pmd, g: &mut RangeGuard<'_>, frame: Frame, pages: PageMask) {
-        let list = self.lru.arrive(g.shadow, self.charge.limit());
-        g.belongs_to(list);
+        self.join_walk(pmd, g, pages.count());
         // What is elsewhere must not become zeros.
         let complete = g.swapped.or(g.compressed).minus(pages).minus(g.present);
         let complete = complete.is_empty();

@@ -399,6 +399,9 @@ impl SwapCache {
     fn note_gone(&self, g: &mut RangeGuard<'_>, pages: PageMask) {
         if !pages.is_empty() {
             self.stats().pgsteal.add(pages.count() as u64);
+            if g.list == List::Walk {
+                self.stats().pgsteal_walk.add(pages.count() as u64);
+            }
             g.fills.count = 0;
             g.credit.forget(pages);
             g.shadow = self.lru.evict(g.list, pages.count());

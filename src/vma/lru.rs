@@ -61,8 +61,55 @@ struct Ends {
     len: usize,
 }
 
-/// How many of the last ranges to leave a list came back soon; the weight of one falls by 1/16
-/// with each that follows.
+impl Ends {
+    fn append(&mut self, t: &Ranges, pmd: Pmd, r: &Range) {
+        set(&r.lru_next, 0);
+        set(&r.lru_prev, self.tail);
+        match link(t, self.tail) {
+            Some((_, last)) => set(&last.lru_next, pmd.0 + 1),
+            None => self.head = pmd.0 + 1,
+        }
+        self.tail = pmd.0 + 1;
+        self.len += 1;
+    }
+
+    fn prepend(&mut self, t: &Ranges, pmd: Pmd, r: &Range) {
+        set(&r.lru_prev, 0);
+        set(&r.lru_next, self.head);
+        match link(t, self.head) {
+            Some((_, first)) => set(&first.lru_prev, pmd.0 + 1),
+            None => self.tail = pmd.0 + 1,
+        }
+        self.head = pmd.0 + 1;
+        self.len += 1;
+    }
+
+    /// None if the range is not on this list.
+    fn unlink<'t>(&mut self, t: &'t Ranges, pmd: Pmd) -> Option<&'t Range> {
+        let l = pmd.0 + 1;
+        let (_, r) = link(t, l)?;
+        let (prev, next) = (r.lru_prev.load(Relaxed), r.lru_next.load(Relaxed));
+        // Whoever is on the list and not its head has a neighbour that names it.
+        match link(t, prev) {
+            _ if self.head == l => self.head = next,
+            Some((_, before)) if before.lru_next.load(Relaxed) == l => {
+                set(&before.lru_next, next);
+            }
+            _ => return None,
+        }
+        match link(t, next) {
+            Some((_, after)) => set(&after.lru_prev, prev),
+            None => self.tail = prev,
+        }
+        set(&r.lru_next, 0);
+        set(&r.lru_prev, 0);
+        self.len -= 1;
+        Some(r)
+    }
+}
+
+/// How many of the last pages to leave a list came back soon; the weight of one falls by 1/16 with each
+/// folio's worth that follows.
 #[derive(Clone, Copy, Default)]
 struct Regret {
     evicted: f32,
@@ -70,9 +117,10 @@ struct Regret {
 }
 
 impl Regret {
-    fn evict(&mut self) {
-        self.evicted = self.evicted * 15.0 / 16.0 + 1.0;
-        self.came_back = self.came_back * 15.0 / 16.0;
+    fn evict(&mut self, pages: usize) {
+        let left = 1.0 - pages.min(PMD_NR) as f32 / (16 * PMD_NR) as f32;
+        self.evicted = self.evicted * left + pages as f32;
+        self.came_back *= left;
     }
     fn part(self) -> f32 {
         self.came_back / self.evicted.max(1.0)
@@ -92,6 +140,16 @@ struct Lists {
 }
 
 impl Lists {
+    /// Notes it if that is soon: what left since then would have fitted into three quarters of memory.
+    fn came_back(&mut self, shadow: Shadow, pages: usize, limit: i64) -> bool {
+        let since = shadow.at().map(|at| self.evicted - at);
+        let soon = since.is_some_and(|pages| pages <= limit.max(0) as u64 * 3 / 4);
+        if soon {
+            self.regret[shadow.from() as usize].came_back += pages as f32;
+        }
+        soon
+    }
+
     /// Ranges that were put on a list since the oldest of this one was.
     fn waits(&self, t: &Ranges, list: List) -> Option<u32> {
         let (_, head) = link(t, self.ends[list as usize].head)?;
@@ -134,27 +192,27 @@ impl Lru {
             return List::Main;
         }
         l.arrivals = l.arrivals.wrapping_add(1);
-        // Soon: what left since then would have fitted into three quarters of memory.
-        let since = shadow.at().map(|at| l.evicted - at);
-        let soon = since.is_some_and(|pages| pages <= limit.max(0) as u64 * 3 / 4);
-        if soon {
-            l.regret[shadow.from() as usize].came_back += 1.0;
-        }
+        let soon = l.came_back(shadow, PMD_NR, limit);
         // Not if the main list loses as much for it: then it is only a walk through a little more
-        // than fits, and nothing is gained.
-        let [main, walk] = l.regret;
-        if soon && main.part() < walk.part() / 2.0 || l.arrivals % STAYS == 0 {
+        // than fits, and nothing is gained. And not if what is jumped about in is wanted more.
+        let [main, walk] = l.regret.map(Regret::part);
+        if soon && main < walk / 2.0 || l.arrivals % STAYS == 0 && main <= walk {
             List::Main
         } else {
             List::Walk
         }
     }
 
+    /// Pages of a range come back of which this is remembered.
+    pub fn came_back(&self, shadow: Shadow, pages: usize, limit: i64) {
+        self.0.lock().came_back(shadow, pages, limit);
+    }
+
     /// Notes that pages of a range left memory for good.
     pub fn evict(&self, from: List, pages: usize) -> Shadow {
         let mut l = self.0.lock();
         l.evicted += pages as u64;
-        l.regret[from as usize].evict();
+        l.regret[from as usize].evict(pages);
         Shadow::new(l.evicted, from)
     }
 
@@ -183,15 +241,7 @@ impl Lru {
         let mut l = self.0.lock();
         l.turn = l.turn.wrapping_add(1);
         set(&r.lru_turn, l.turn);
-        let e = &mut l.ends[list as usize];
-        set(&r.lru_next, 0);
-        set(&r.lru_prev, e.tail);
-        match link(t, e.tail) {
-            Some((_, last)) => set(&last.lru_next, pmd.0 + 1),
-            None => e.head = pmd.0 + 1,
-        }
-        e.tail = pmd.0 + 1;
-        e.len += 1;
+        l.ends[list as usize].append(t, pmd, r);
     }
 
     /// Takes the range whose turn it is. `limit`: pages that may be resident. `in_vain`: ranges
@@ -208,15 +258,8 @@ impl Lru {
         } else {
             main
         };
-        let (pmd, r) = link(t, e.head)?;
-        e.head = r.lru_next.load(Relaxed);
-        set(&r.lru_next, 0);
-        match link(t, e.head) {
-            Some((_, first)) => set(&first.lru_prev, 0),
-            None => e.tail = 0,
-        }
-        e.len -= 1;
-        Some(pmd)
+        let (pmd, _) = link(t, e.head)?;
+        e.unlink(t, pmd).map(|_| pmd)
     }
 
     /// Makes a range the oldest of both lists, if it is on the list: its lock, which the caller holds,
@@ -226,32 +269,18 @@ impl Lru {
         let waits = lists.waits(t, List::Main).max(lists.waits(t, List::Walk));
         let oldest = lists.turn.wrapping_sub(waits.unwrap_or(0)).wrapping_sub(1);
         let e = &mut lists.ends[list as usize];
-        let l = pmd.0 + 1;
-        let Some((_, r)) = link(t, l) else {
+        let Some(r) = e.unlink(t, pmd) else {
             return false;
         };
-        if e.head != l {
-            let (prev, next) = (r.lru_prev.load(Relaxed), r.lru_next.load(Relaxed));
-            // Whoever is on the list and not its head has a neighbour that names it.
-            match link(t, prev) {
-                Some((_, before)) if before.lru_next.load(Relaxed) == l => {
-                    set(&before.lru_next, next);
-                }
-                _ => return false,
-            }
-            match link(t, next) {
-                Some((_, after)) => set(&after.lru_prev, prev),
-                None => e.tail = prev,
-            }
-            if let Some((_, first)) = link(t, e.head) {
-                set(&first.lru_prev, l);
-            }
-            set(&r.lru_prev, 0);
-            set(&r.lru_next, e.head);
-            e.head = l;
-        }
+        e.prepend(t, pmd, r);
         set(&r.lru_turn, oldest);
         true
+    }
+
+    /// Takes a range off the list, if it is there (see `hasten`).
+    pub fn remove(&self, t: &Ranges, pmd: Pmd, list: List) -> bool {
+        let mut lists = self.0.lock();
+        lists.ends[list as usize].unlink(t, pmd).is_some()
     }
 
     /// In a forked child.
