@@ -3,9 +3,9 @@
 
 mod kernel;
 
-use hugeswap::swapfile::mixed_test::{self, MixedConfig};
-use hugeswap::swapfile::thp_test::{published, Calls, Iteration, ThpTest, ThpTestConfig};
-use hugeswap::swapfile::Algorithm;
+use hugeswap_swapfile::mixed_test::{self, MixedConfig};
+use hugeswap_swapfile::thp_test::{published, Calls, Iteration, ThpTest, ThpTestConfig};
+use hugeswap_swapfile::Algorithm;
 use std::io::{self, Write};
 use std::process::ExitCode;
 

@@ -5,8 +5,8 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use hugeswap::control::link::{Address, ENV};
-use hugeswap::control::{Control, Orders, CONTROL_FILE, ORDERS_FILE};
+use hugeswap_control::link::{Address, ENV};
+use hugeswap_control::{Control, Orders, CONTROL_FILE, ORDERS_FILE};
 
 pub struct Run {
     pub supervisor: u32,

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use hugeswap::control::SwapIn;
+use hugeswap_control::SwapIn;
 
 use crate::going_on::{find_run, finish, Run};
 use hugeswap_supervise::run_args::SwapInArg;

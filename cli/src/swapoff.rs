@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use hugeswap::control::{DeviceEntry, Phase, Usage, SEGMENT_BYTES};
-use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
+use hugeswap_control::{DeviceEntry, Phase, Usage, SEGMENT_BYTES};
+use hugeswap_mm::{PAGE_SIZE, PMD_SIZE};
 
 use crate::going_on::{find_run, finish, Run};
 use hugeswap_host::progress::Progress;

@@ -1,8 +1,10 @@
-//! C interface to `hugeswap::mm::copy`; `include/hugeswap_copy.h` is its
+//! C interface to `hugeswap_page_copy`; `include/hugeswap_copy.h` is its
 //! contract.
+//!
+//! It uses `copy` only, and adds nothing to it but numbers for what C has no words for.
 
 use core::ffi::{c_char, c_int, CStr};
-use hugeswap::mm::copy::{clear_raw, copy_raw, init, CopyError, Strategy};
+use hugeswap_page_copy::{clear_raw, copy_raw, init, CopyError, Strategy};
 
 const BAD_STRATEGY: c_int = -20;
 
@@ -15,7 +17,7 @@ pub extern "C" fn hugeswap_copy_init() {
 /// Copies a huge page.
 ///
 /// # Safety
-/// As `hugeswap::mm::copy::copy_raw`.
+/// As `hugeswap_page_copy::copy_raw`.
 #[no_mangle]
 pub unsafe extern "C" fn hugeswap_copy(
     dst: *mut u8,
@@ -34,7 +36,7 @@ pub unsafe extern "C" fn hugeswap_copy(
 /// Clears a huge page.
 ///
 /// # Safety
-/// As `hugeswap::mm::copy::clear_raw`.
+/// As `hugeswap_page_copy::clear_raw`.
 #[no_mangle]
 pub unsafe extern "C" fn hugeswap_clear(
     dst: *mut u8,

@@ -1,5 +1,7 @@
 //! Random sequences of memory operations, compared byte for byte with a shadow model in a file.
 //!
+//! It uses none of the other rooms, and may not: what it checks it knows from outside, as a program does.
+//!
 //!     hugeswap-difftest --sequences 2000 -- hugeswap run --memory 64M --swap ram --
 //!
 //! The words after `--` are put before the worker's command line; without them it runs unmanaged,

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hugeswap::device::OpenError;
+use hugeswap_device::OpenError;
 
 /// After the last process of a run the kernel takes down its rings, and the memory of those that were killed.
 const PATIENCE: Duration = Duration::from_secs(5);

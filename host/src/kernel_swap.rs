@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use hugeswap::device::file::{FileDevice, Options};
+use hugeswap_device::file::{FileDevice, Options};
 
 use crate::in_use::wait_until_free;
 use crate::os;

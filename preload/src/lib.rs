@@ -1,6 +1,9 @@
 //! The library that `hugeswap run` preloads: it starts the engine in the program's process and
 //! stands between the program and its address space.
 //!
+//! It uses the engine, and through it the rooms below. It may not decide what is in memory, use a descriptor
+//! of the engine's, or touch managed memory while it holds a lock; nobody uses it but by preloading.
+//!
 //! | file | what |
 //! |---|---|
 //! | `init` | the constructor |

@@ -1,5 +1,8 @@
 //! Promotion of hot, unmapped page cache.
 //!
+//! It uses nothing of the other rooms, and may not: the daemon works without a run and without the engine.
+//! `cli` is its command line.
+//!
 //! File pages that were demoted to slow memory (a node without processors) and
 //! are only read by `read` stay there: the kernel promotes mapped pages only.
 //! Here they are brought back from user space, on a stock kernel. The modules,

@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::{Duration, Instant};
 
-use hugeswap::control::Proc;
-use hugeswap::mm::PAGE_SIZE;
-use hugeswap::sys::futex::{self, Scope};
+use hugeswap_control::Proc;
+use hugeswap_mm::PAGE_SIZE;
+use hugeswap_sys::futex::{self, Scope};
 
 use super::life::Id;
 use super::processes::{Member, Processes};

@@ -7,11 +7,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use hugeswap::control::{self, MAX_DEVICES, SEGMENT_BYTES};
-use hugeswap::device::file::{FileDevice, Options};
-use hugeswap::device::Device;
-use hugeswap::mm::PMD_SIZE;
-use hugeswap::sys::probe::{self, Limit};
+use hugeswap_control::{self as control, MAX_DEVICES, SEGMENT_BYTES};
+use hugeswap_device::file::{FileDevice, Options};
+use hugeswap_device::Device;
+use hugeswap_mm::PMD_SIZE;
+use hugeswap_sys::probe::{self, Limit};
 
 use super::{signals, Failure};
 use crate::run_args::RunArgs;

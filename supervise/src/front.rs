@@ -6,8 +6,8 @@ use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use hugeswap::control::Control;
-use hugeswap::sys::probe::{self, Limit};
+use hugeswap_control::Control;
+use hugeswap_sys::probe::{self, Limit};
 
 use super::signals::{self, Came};
 use super::sys::{self, Process, Side, Status};
@@ -110,7 +110,7 @@ fn limit(args: &RunArgs) -> Result<Chosen, Failure> {
 
 /// Without userfaultfd nothing works; say so before anything is set up.
 fn check_kernel(args: &RunArgs) -> Result<(), Failure> {
-    use hugeswap::sys::uffd::{Source, Uffd};
+    use hugeswap_sys::uffd::{Source, Uffd};
     match Uffd::open(0, true) {
         Ok((u, source)) => {
             u.close();

@@ -1,6 +1,6 @@
 //! `HUGESWAP_INJECT`: faults of the swap devices, for tests. docs/testing.md describes it.
 
-use hugeswap::control::Faults;
+use hugeswap_control::Faults;
 
 use super::{Failure, EXIT_USAGE};
 use hugeswap_host::size::Size;

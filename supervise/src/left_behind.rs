@@ -9,7 +9,7 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use hugeswap::control::link::ENV;
+use hugeswap_control::link::ENV;
 
 use super::unmanaged::children;
 

@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-use hugeswap::control::DeviceEntry;
-use hugeswap::sys::futex::{self, Scope};
+use hugeswap_control::DeviceEntry;
+use hugeswap_sys::futex::{self, Scope};
 
 use super::life::{Id, Life};
 use super::processes::Member;

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use hugeswap::control::{Mapped, Proc};
+use hugeswap_control::{Mapped, Proc};
 
 use hugeswap_host::os;
 

@@ -9,8 +9,8 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 
-use hugeswap::mm::PAGE_SIZE;
-use hugeswap::sys::uffd::{Msg, Uffd, FEATURE_POISON};
+use hugeswap_mm::PAGE_SIZE;
+use hugeswap_sys::uffd::{Msg, Uffd, FEATURE_POISON};
 
 use super::object::Object;
 use super::sys::{self, Process};

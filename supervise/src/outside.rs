@@ -10,7 +10,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use hugeswap::mm::PAGE_SIZE;
+use hugeswap_mm::PAGE_SIZE;
 
 use super::processes::Processes;
 use super::unmanaged::Watch;
@@ -44,7 +44,7 @@ const KERNEL_STACK: u64 = 16 << 10;
 /// Memory for the managed part, of `memory` for all, with so much outside.
 fn managed_limit(memory: u64, outside: u64) -> u64 {
     // A huge page keeps a page table in reserve, base pages need one.
-    let most = memory - memory / hugeswap::engine::OVERHEAD_SHARE;
+    let most = memory - memory / hugeswap_control::OVERHEAD_SHARE;
     let left = most.saturating_sub(outside.saturating_sub(ALLOWED));
     left.max(FLOOR).min(most)
 }

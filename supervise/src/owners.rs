@@ -11,8 +11,8 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use hugeswap::control::{Grant, SEGMENT_CLUSTERS};
-use hugeswap::mm::PMD_SIZE;
+use hugeswap_control::{Grant, SEGMENT_CLUSTERS};
+use hugeswap_mm::PMD_SIZE;
 
 use super::devices::Total;
 use super::life::Id;

@@ -198,7 +198,7 @@ pub fn preload_library() -> Result<PathBuf, Failure> {
 pub fn check_library(library: &Path) -> Result<(), Failure> {
     let load = || {
         // It is no program of a run that loads it.
-        std::env::remove_var(hugeswap::control::link::ENV);
+        std::env::remove_var(hugeswap_control::link::ENV);
         super::sys::load(library)
     };
     let ours = |why: String| {

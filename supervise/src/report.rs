@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hugeswap::stats::Stats;
+use hugeswap_control::stats::Stats;
 use serde_json::{json, Map, Value};
 
 use super::outside::Outside;
@@ -71,7 +71,7 @@ pub fn figures(run: &Run<'_>, s: &Stats, ended: Option<Status>) -> Value {
 }
 
 pub fn summary(s: &Stats) -> String {
-    let page = hugeswap::mm::PAGE_SIZE as u64;
+    let page = hugeswap_mm::PAGE_SIZE as u64;
     format!(
         "{} out, {} in ({} and {} huge pages), {} faults that read, peak {} resident",
         Size::from_bytes(s.pswpout.get() * page),

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use hugeswap::control::{Compress, SwapIn};
+use hugeswap_control::{Compress, SwapIn};
 
 use hugeswap_host::size::Size;
 use hugeswap_host::swap_spec::{self, Place};

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use hugeswap::sys::thread::random;
+use hugeswap_sys::thread::random;
 use serde_json::Value;
 
 use super::sys;

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hugeswap::control::link::ENV;
-use hugeswap::control::{
+use hugeswap_control::link::ENV;
+use hugeswap_control::{
     Control, DeviceEntry, NewDevice, Orders, Phase, Settings, SwapIn, Usage, Writer, CONTROL_FILE,
     ORDERS_FILE,
 };
 
-use hugeswap::sys::futex::{self, Scope};
+use hugeswap_sys::futex::{self, Scope};
 
 use super::devices::{Places, Total};
 use super::left_behind::Mark;
@@ -85,7 +85,7 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     }
     let Places { devices, total } = devices::open_all(args, plan.memory.bytes)?;
     // A huge page keeps a page table in reserve, base pages need one.
-    let limit = plan.memory.bytes - plan.memory.bytes / hugeswap::engine::OVERHEAD_SHARE;
+    let limit = plan.memory.bytes - plan.memory.bytes / hugeswap_control::OVERHEAD_SHARE;
     let (file, control) = control_page(
         Settings {
             limit_bytes: limit,
@@ -185,7 +185,7 @@ fn encrypts(args: &RunArgs) -> bool {
 
 /// UFFDIO_MOVE, since Linux 6.8.
 fn kernel_moves_pages() -> bool {
-    use hugeswap::sys::uffd::{Uffd, FEATURE_MOVE};
+    use hugeswap_sys::uffd::{Uffd, FEATURE_MOVE};
     Uffd::open(FEATURE_MOVE, true)
         .map(|(u, _)| u.close())
         .is_ok()

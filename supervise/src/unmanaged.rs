@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use hugeswap::control::Unmanaged;
+use hugeswap_control::Unmanaged;
 
 use super::left_behind::Mark;
 use super::processes::{Exec, Processes};

@@ -26,7 +26,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use hugeswap::control::{Writer, GUARD_PASS, GUARD_STOP};
+use hugeswap_control::{Writer, GUARD_PASS, GUARD_STOP};
 
 use super::processes::{is_engine_thread, Pages};
 

@@ -14,7 +14,8 @@ use super::probe;
 use super::process::{Child, Shared, Told, CHILDREN};
 use super::region::Region;
 use super::stats::{median, paired_ratio, Random};
-use hugeswap::mm::{copy, PAGE_SIZE};
+use hugeswap_mm::PAGE_SIZE;
+use hugeswap_page_copy as copy;
 use std::path::PathBuf;
 
 /// Copy-on-write by N children that write a populated range from begin to end

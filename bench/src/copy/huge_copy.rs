@@ -7,8 +7,8 @@ use super::plot::{self, Line, Panel};
 use super::region::Region;
 use super::stats::{median, paired_ratio, Random};
 use super::{probe, process};
-use hugeswap::mm::copy::{self, Isa};
-use hugeswap::mm::{PAGE_SIZE, PMD_ORDER};
+use hugeswap_mm::{PAGE_SIZE, PMD_ORDER};
+use hugeswap_page_copy::{self as copy, Isa};
 use std::path::PathBuf;
 
 /// Copy or clear huge pages beside the C library, under cache pressure

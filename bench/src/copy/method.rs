@@ -1,7 +1,7 @@
 //! What is compared: the module's strategies, the C library, the kernel.
 
-use hugeswap::mm::copy::{self, Isa, Strategy};
-use hugeswap::mm::PAGE_SIZE;
+use hugeswap_mm::PAGE_SIZE;
+use hugeswap_page_copy::{self as copy, Isa, Strategy};
 
 /// One row of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //! walks on.
 
 use super::clock::{Clock, Tick};
-use hugeswap::mm::PAGE_SIZE;
+use hugeswap_mm::PAGE_SIZE;
 
 const LINE: usize = 64;
 /// Cache lines of a base page.

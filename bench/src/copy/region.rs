@@ -1,6 +1,6 @@
 //! Memory of huge pages for the benchmarks.
 
-use hugeswap::mm::PMD_SIZE;
+use hugeswap_mm::PMD_SIZE;
 
 /// A populated private anonymous mapping, aligned to huge pages and advised to
 /// consist of them.

@@ -4,9 +4,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hugeswap::control::{Control, SEGMENT_BYTES};
-use hugeswap::device::file::{FileDevice, Options};
-use hugeswap::sys::probe::{self, Faults, Features, Limit};
+use hugeswap_control::{Control, SEGMENT_BYTES};
+use hugeswap_device::file::{FileDevice, Options};
+use hugeswap_sys::probe::{self, Faults, Features, Limit};
 
 use super::{Check, Verdict};
 use hugeswap_host::cgroup::{self, Own};

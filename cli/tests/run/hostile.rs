@@ -5,7 +5,7 @@ use crate::support::{compile, Done, Run};
 
 fn attacked_by(what: &str) -> Done {
     let program = compile("hostile");
-    let layout = hugeswap::control::LAYOUT.to_string();
+    let layout = hugeswap_control::LAYOUT.to_string();
     let arguments = [program.to_str().unwrap(), what, &layout];
     let done = Run::new(64, arguments).seconds(60).ok();
     assert_eq!(done.stdout, "ok\n", "{done}");

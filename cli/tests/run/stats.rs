@@ -1,6 +1,6 @@
 //! `--stats-json`.
 
-use hugeswap::stats::NAMES;
+use hugeswap_control::stats::NAMES;
 use serde_json::Value;
 
 use crate::support::{compile, hugeswap, kill, machine, wait_for, Dir, Run};

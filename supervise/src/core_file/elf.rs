@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use hugeswap::dump::Memory;
-use hugeswap::mm::PAGE_SIZE;
+use hugeswap_mm::PAGE_SIZE;
+use hugeswap_vma::dump::Memory;
 
 use hugeswap_host::os;
 

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use hugeswap::dump::{Memory, Source, Tables, Unreadable};
-use hugeswap::mm::{SwapEntry, PAGE_SIZE, PMD_SIZE};
-use hugeswap::seal::{self, Key, Mode, Nonce, Tag, Unwrap};
-use hugeswap::zpool;
+use hugeswap_mm::{SwapEntry, PAGE_SIZE, PMD_SIZE};
+use hugeswap_seal::{self as seal, Key, Mode, Nonce, Tag, Unwrap};
+use hugeswap_vma::dump::{Memory, Source, Tables, Unreadable};
+use hugeswap_zpool as zpool;
 
 use super::elf::{CoreFile, Hole};
 

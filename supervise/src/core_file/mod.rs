@@ -1,6 +1,6 @@
 //! Core files of managed processes.
 //!
-//! The kernel leaves out of them what is in swap (`hugeswap::dump`). When a process is found dead, and
+//! The kernel leaves out of them what is in swap (`hugeswap_vma::dump`). When a process is found dead, and
 //! before what it had in swap is given back, its core file is looked for and completed, by a thread for
 //! each. `kernel.core_pattern` says what it is called, as far as that can be known from outside; that it
 //! is this process's, a key in its memory says.
@@ -18,9 +18,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use hugeswap::control::Proc;
-use hugeswap::dump::{Tables, Unreadable};
-use hugeswap::seal::{Mode, Unwrap};
+use hugeswap_control::Proc;
+use hugeswap_seal::{Mode, Unwrap};
+use hugeswap_vma::dump::{Tables, Unreadable};
 
 use super::devices::Opened;
 use super::life::Id;

@@ -5,9 +5,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::Release;
 use std::sync::Arc;
 
-use hugeswap::control::link::{Descriptors, Place, Received, Reply, Request};
-use hugeswap::sys::thread::random;
-use hugeswap::sys::Errno;
+use hugeswap_control::link::{Descriptors, Place, Received, Reply, Request};
+use hugeswap_sys::thread::random;
+use hugeswap_sys::Errno;
 
 use super::guests::AT_A_TIME;
 use super::{errno, own, token, Member, Processes, ORPHAN};

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use hugeswap::control::link::{self, Address, Secret};
-use hugeswap::sys::thread::random;
+use hugeswap_control::link::{self, Address, Secret};
+use hugeswap_sys::thread::random;
 
 use super::own;
 use crate::Failure;

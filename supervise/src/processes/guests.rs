@@ -6,9 +6,9 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hugeswap::control::link::{self, Also, Descriptors, Place, Received, Reply, Request};
-use hugeswap::control::LAYOUT;
-use hugeswap::sys::Errno;
+use hugeswap_control::link::{self, Also, Descriptors, Place, Received, Reply, Request};
+use hugeswap_control::LAYOUT;
+use hugeswap_sys::Errno;
 
 use super::{errno, lock, own, token, Member, Processes, DOOR, GUEST, LISTENING, PROCESS, SOCKET};
 use crate::life::Id;

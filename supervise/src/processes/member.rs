@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Acquire;
 use std::sync::Arc;
 use std::time::Instant;
 
-use hugeswap::control::{Proc, Unmanaged};
+use hugeswap_control::{Proc, Unmanaged};
 
 use crate::life::Id;
 use crate::object::Object;

@@ -22,10 +22,10 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hugeswap::control::{Orders, Writer};
-use hugeswap::stats::Stats;
-use hugeswap::sys::futex::{self, Scope};
-use hugeswap::sys::Errno;
+use hugeswap_control::stats::Stats;
+use hugeswap_control::{Orders, Writer};
+use hugeswap_sys::futex::{self, Scope};
+use hugeswap_sys::Errno;
 
 use super::life::{Id, Life, Stage};
 use super::loans::{self, Sweeps};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hugeswap::control::{Answer, DeviceEntry, MAX_DEVICES};
+use hugeswap_control::{Answer, DeviceEntry, MAX_DEVICES};
 
 use super::{Member, Processes};
 use crate::devices::Total;
