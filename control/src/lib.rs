@@ -285,11 +285,13 @@ impl Control {
     }
 
     /// To be asked after a folio was moved out, of that folio.
+    #[inline]
     pub fn may_recycle(&self) -> bool {
         self.recycle.load(SeqCst) != 0
     }
 
     /// May change at any time.
+    #[inline]
     pub fn swap_in(&self) -> SwapIn {
         SwapIn::of_word(self.swapin.load(Relaxed))
     }

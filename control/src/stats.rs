@@ -347,6 +347,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
+    #[inline]
     fn bucket(v: u64) -> usize {
         if v < SUB as u64 {
             return v as usize;
@@ -364,6 +365,7 @@ impl Histogram {
         (SUB + b % SUB) as u64 * (1 << (exp - 3))
     }
 
+    #[inline]
     pub fn record(&self, v: u64) {
         self.buckets[Self::bucket(v)].inc();
         self.max.raise_to(v);
@@ -483,6 +485,7 @@ mod tests {
     }
 
     #[test]
+    #[inline]
     fn buckets_are_ordered() {
         let mut last = 0;
         for v in (0..100_000u64).step_by(7) {

@@ -18,10 +18,12 @@ impl PageMask {
     pub const FULL: PageMask = PageMask([u64::MAX; 8]);
 
     /// Page `i` is bit `i % 64` of word `i / 64`.
+    #[inline]
     pub const fn from_words(words: [u64; 8]) -> PageMask {
         PageMask(words)
     }
 
+    #[inline]
     pub fn of(r: Range<usize>) -> PageMask {
         let mut m = PageMask::EMPTY;
         let end = r.end.min(PMD_NR);
@@ -58,26 +60,32 @@ impl PageMask {
     }
 
     /// Pages of the set before this one.
+    #[inline]
     pub fn rank(&self, page: usize) -> usize {
         let whole: u32 = self.0[..page / 64].iter().map(|w| w.count_ones()).sum();
         let rest = self.0[page / 64] & ((1 << (page % 64)) - 1);
         (whole + rest.count_ones()) as usize
     }
 
+    #[inline]
     fn zip(self, o: PageMask, f: impl Fn(u64, u64) -> u64) -> PageMask {
         PageMask(core::array::from_fn(|i| f(self.0[i], o.0[i])))
     }
+    #[inline]
     pub fn and(self, o: PageMask) -> PageMask {
         self.zip(o, |a, b| a & b)
     }
+    #[inline]
     pub fn or(self, o: PageMask) -> PageMask {
         self.zip(o, |a, b| a | b)
     }
+    #[inline]
     pub fn minus(self, o: PageMask) -> PageMask {
         self.zip(o, |a, b| a & !b)
     }
 
     /// The first page at or after `from` that is in the set, or not if `want` is false; 512 for none.
+    #[inline]
     fn next(&self, from: usize, want: bool) -> usize {
         let mut at = from;
         while at < PMD_NR {
@@ -95,12 +103,14 @@ impl PageMask {
     }
 
     /// The first page of the set at or after `from`.
+    #[inline]
     pub fn next_from(&self, from: usize) -> Option<usize> {
         let page = self.next(from, true);
         (page < PMD_NR).then_some(page)
     }
 
     /// The maximal runs of neighbouring pages, in order.
+    #[inline]
     pub fn runs(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let mut at = 0;
         core::iter::from_fn(move || {
@@ -114,6 +124,7 @@ impl PageMask {
     }
 
     /// The run of the set that holds `page`, cut to the aligned window of `window` pages around it.
+    #[inline]
     pub fn run_around(&self, page: usize, window: usize) -> Range<usize> {
         debug_assert!(self.has(page));
         let lo = page / window * window;

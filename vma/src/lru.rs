@@ -164,6 +164,7 @@ impl Lru {
     }
 
     /// Whether anything has left.
+    #[inline]
     pub fn has_evicted(&self) -> bool {
         self.0.lock().evicted > 0
     }

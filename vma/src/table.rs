@@ -175,6 +175,7 @@ pub struct Range {
 unsafe impl Sync for Range {}
 
 impl Range {
+    #[inline]
     pub fn lock(&self) -> RangeGuard<'_> {
         self.lock.lock();
         RangeGuard { range: self }
@@ -208,10 +209,12 @@ pub struct RangeGuard<'a> {
 }
 
 impl RangeGuard<'_> {
+    #[inline]
     pub fn io(&self) -> IoState {
         IoState::from_word(self.range.io.load(Relaxed))
     }
 
+    #[inline]
     pub fn set_io(&mut self, io: IoState) {
         // Either we see the waiter here, or it sees the new word before it sleeps.
         self.range.io.store(io as u32, SeqCst);
@@ -236,6 +239,7 @@ impl RangeGuard<'_> {
     }
 
     /// The LRU list that the range will be on, if it is on none now.
+    #[inline]
     pub fn belongs_to(&mut self, list: List) {
         if !self.listed {
             self.list = list;
@@ -243,12 +247,14 @@ impl RangeGuard<'_> {
     }
 
     /// Pages that are something else than zeros, or may be.
+    #[inline]
     pub fn used(&self) -> PageMask {
         let somewhere = self.present.or(self.swapped).or(self.compressed);
         somewhere.or(self.lost).or(self.moving)
     }
 
     /// Whole in memory and movable as a whole.
+    #[inline]
     pub fn is_whole(&self) -> bool {
         self.present.is_full() && self.writable.is_full()
     }
@@ -256,18 +262,21 @@ impl RangeGuard<'_> {
 
 impl core::ops::Deref for RangeGuard<'_> {
     type Target = State;
+    #[inline]
     fn deref(&self) -> &State {
         // SAFETY: the guard holds the lock.
         unsafe { &*self.range.state.get() }
     }
 }
 impl core::ops::DerefMut for RangeGuard<'_> {
+    #[inline]
     fn deref_mut(&mut self) -> &mut State {
         // SAFETY: the guard holds the lock and is borrowed mutably.
         unsafe { &mut *self.range.state.get() }
     }
 }
 impl Drop for RangeGuard<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.range.lock.unlock();
     }
