@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicIsize, Ordering::Relaxed};
 use hugeswap::control::link;
 use hugeswap::engine::{Engine, Stretch};
 use hugeswap::sync::Mutex;
+use hugeswap::sys::arch::thread_pointer;
 use hugeswap::sys::limits::RoomForThreads;
 use hugeswap::sys::maps::MapsFile;
 use hugeswap::sys::syscall::{check, raw};
@@ -18,13 +19,6 @@ use hugeswap::sys::{fd, Errno};
 
 /// Where glibc keeps the thread's number, from the thread pointer. Checked at start.
 const TID: usize = 0x2d0;
-
-fn thread_pointer() -> usize {
-    let tp: usize;
-    // SAFETY: reads the word that x86-64 TLS keeps at the thread pointer: its own address.
-    unsafe { core::arch::asm!("mov {}, fs:0x10", out(reg) tp, options(nostack, readonly)) };
-    tp
-}
 
 /// This thread's number, as the C library knows it.
 pub fn tid() -> u32 {

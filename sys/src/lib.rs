@@ -6,6 +6,7 @@
 //! above it.
 #![allow(unsafe_code)]
 
+pub mod arch;
 mod arena;
 pub mod bpf;
 pub mod fd;

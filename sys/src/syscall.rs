@@ -1,6 +1,6 @@
 //! One system call, without the C library.
 
-use core::arch::asm;
+pub use crate::arch::raw;
 
 /// An error number as the kernel returned it. It is turned into a meaning where it is received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,29 +33,6 @@ pub fn check(ret: i64) -> Result<usize, Errno> {
     } else {
         Ok(ret as usize)
     }
-}
-
-/// The system call `nr`, result as the kernel gave it (`-errno` on failure).
-///
-/// # Safety
-/// As the system call: pointers must be valid for what the call does with them, and mappings
-/// that Rust code relies on must not be changed under it.
-#[inline]
-pub unsafe fn raw(nr: i64, a: [usize; 6]) -> i64 {
-    let ret: i64;
-    // SAFETY: the kernel's x86-64 calling convention; it clobbers rcx and r11 only. What the
-    // call itself does is the caller's contract.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") nr => ret,
-            in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
-            in("r10") a[3], in("r8") a[4], in("r9") a[5],
-            lateout("rcx") _, lateout("r11") _,
-            options(nostack),
-        );
-    }
-    ret
 }
 
 /// The system call `nr` with up to six arguments.

@@ -5,50 +5,15 @@
 //! Engine threads are therefore made by `clone(2)`, on a stack and a TLS block that the engine
 //! maps, with all signals blocked, a descriptor table, a root and a working directory of their own.
 
+use super::arch;
 use super::mem::{madvise, map_threads_own};
 use super::syscall::{syscall, Errno};
-use core::arch::global_asm;
 
 const STACK: usize = 256 << 10;
 /// Below the thread pointer: room for every static TLS variable a stray call into the C library
 /// might touch (errno is one). Above: the thread control block.
 const TLS_BELOW: usize = 64 << 10;
 const TLS_ABOVE: usize = 16 << 10;
-/// The TLS vector, from the thread pointer: two words to each entry, the first its length.
-const DTV: usize = 8 << 10;
-const DTV_LEN: usize = 500;
-
-global_asm!(
-    ".global hugeswap_clone_thread",
-    ".hidden hugeswap_clone_thread",
-    "hugeswap_clone_thread:",
-    // rdi flags, rsi stack top (entry and argument stored there), rdx tls
-    "mov r8, rdx",
-    "xor edx, edx",
-    "xor r10d, r10d",
-    "mov eax, 56",
-    "syscall",
-    "test rax, rax",
-    "jnz 2f",
-    "xor ebp, ebp",
-    // Where the program was is none of its business: chdir("/"). The file system there stays free.
-    "mov eax, 80",
-    "lea rdi, [rip + hugeswap_root]",
-    "syscall",
-    "pop rax",
-    "pop rdi",
-    "call rax",
-    "mov eax, 60",
-    "xor edi, edi",
-    "syscall",
-    "ud2",
-    "2: ret",
-    "hugeswap_root: .asciz \"/\"",
-);
-
-extern "C" {
-    fn hugeswap_clone_thread(flags: usize, stack: *mut usize, tls: *mut u8) -> i64;
-}
 
 /// Which descriptor table the new thread works on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -76,18 +41,8 @@ pub unsafe fn spawn(
     // SAFETY: the block was just mapped with this size; addresses stay inside it.
     unsafe {
         let tp = block.add(STACK + TLS_BELOW);
-        // Thread control block: self pointers at 0 and 16, as x86-64 TLS wants them.
-        (tp as *mut usize).write(tp as usize);
-        (tp as *mut usize).add(2).write(tp as usize);
-        // A TLS vector with room for every module, so that looking up a variable of ours (a panic
-        // does) makes the C library fill it in rather than allocate a larger one.
-        let dtv = (tp as *mut usize).byte_add(DTV);
-        dtv.write(DTV_LEN);
-        (tp as *mut usize).add(1).write(dtv.add(2) as usize);
-        // The entry is popped at 16-byte alignment, so that the call leaves the ABI's.
-        let top = (block.add(STACK) as *mut usize).sub(4);
-        top.write(entry as usize);
-        top.add(1).write(arg as usize);
+        arch::lay_thread_block(tp);
+        let top = arch::lay_stack(block.add(STACK), entry, arg);
 
         // Root and working directory are its own: a thread that shares them may not change its mount
         // name space.
@@ -100,7 +55,7 @@ pub unsafe fn spawn(
             flags |= libc::CLONE_FILES;
         }
         let saved = block_signals();
-        let r = hugeswap_clone_thread(flags as usize, top, tp);
+        let r = arch::clone_thread(flags as usize, top, tp);
         restore_signals(saved);
         super::syscall::check(r).map(|t| t as u32)
     }
