@@ -172,6 +172,12 @@ counters! {
     pgsteal: Sum,
     /// Of these, the ones that walks had brought in.
     pgsteal_walk: Sum,
+    /// Base pages that came back from their second chance: those that were touched, and their neighbours.
+    pgrescue: Sum,
+    /// Reads for a jump whose range lost pages lately: since then less has left than three quarters of memory.
+    workingset_refault_anon: Sum,
+    /// Base pages that were written again, since they had changed when they left the next time.
+    pswpout_again: Sum,
     /// Staging folios used again without zeroing.
     folio_recycled: Sum,
     /// Staging folios given back to the kernel.
@@ -202,6 +208,12 @@ counters! {
     unmanaged_bytes: Sum,
     /// Bytes of managed memory resident now, staging included.
     resident_bytes: Now,
+    /// Bytes that are free: what the limit leaves, and folios that are held ready.
+    free_bytes: Now,
+    /// Bytes on their second chance now; part of `resident_bytes`.
+    inactive_bytes: Now,
+    /// Ranges on the list of those that walks brought in.
+    walk_ranges: Now,
     /// The most that was resident, of the process that had most.
     peak_resident_bytes: Max,
     /// Bytes in swap now.

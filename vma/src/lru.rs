@@ -204,8 +204,14 @@ impl Lru {
     }
 
     /// Pages of a range come back of which this is remembered.
-    pub fn came_back(&self, shadow: Shadow, pages: usize, limit: i64) {
-        self.0.lock().came_back(shadow, pages, limit);
+    /// Whether that is soon.
+    pub fn came_back(&self, shadow: Shadow, pages: usize, limit: i64) -> bool {
+        self.0.lock().came_back(shadow, pages, limit)
+    }
+
+    /// Ranges that walks brought in.
+    pub fn walks(&self) -> usize {
+        self.0.lock().ends[List::Walk as usize].len
     }
 
     /// Notes that pages of a range left memory for good.

@@ -698,6 +698,10 @@ impl<'e> Reclaim<'e> {
         let s = c.stats();
         s.resident_bytes
             .set(c.charge.charged().max(0) as u64 * PAGE_SIZE as u64);
+        s.free_bytes
+            .set(c.free_pages().max(0) as u64 * PAGE_SIZE as u64);
+        s.inactive_bytes.set((self.staged() * PAGE_SIZE) as u64);
+        s.walk_ranges.set(c.lru.walks() as u64);
         let swapped = c.slots.used() * PAGE_SIZE as u64;
         c.count_compressed();
         s.swapped_bytes.set(swapped);

@@ -156,7 +156,9 @@ impl SwapCache {
         match unit {
             Unit::Pages(n) if n >= WALK_FILL => self.join_walk(pmd, g, 2 * n),
             _ => {
-                self.lru.came_back(g.shadow, 1, self.charge.limit());
+                if self.lru.came_back(g.shadow, 1, self.charge.limit()) {
+                    self.stats().workingset_refault_anon.inc();
+                }
                 g.belongs_to(List::Main);
             }
         }

@@ -274,6 +274,7 @@ impl SwapCache {
     fn move_back(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) -> bool {
         let frame = Frame(g.buffer);
         let back = self.move_pages(Dir::In, pmd, frame, pages).moved;
+        self.stats().pgrescue.add(back.count() as u64);
         g.moving = g.moving.minus(back);
         self.became_present(pmd, g, back);
         if g.moving.is_empty() {

@@ -310,6 +310,9 @@ impl SwapCache {
         }
         let old = old.and(pages);
         let dirty = pages.minus(clean).minus(zero);
+        self.stats()
+            .pswpout_again
+            .add(dirty.and(old).count() as u64);
         // Without the lock, for the file system may have to find space. While `io` is Writing
         // nobody else gives the range a place or takes it away.
         let mut slots = Extents::new();
