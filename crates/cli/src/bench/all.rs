@@ -10,10 +10,11 @@ use super::fio;
 use super::html;
 use super::programs::{self, ProgramsArgs};
 use super::swap_args::{Against, SwapArgs};
-use super::swap_test::{self, with_clean_end, write_json, Machine};
+use super::swap_test::{self, with_clean_end, Machine};
 use super::workload::{self, Workload};
 use super::{pattern::Pattern, report};
 use crate::kernel_swap::mthp_switches;
+use crate::out;
 use crate::size::{Size, MIB};
 use crate::swap_spec::{self, SwapSpec, Target};
 use crate::undo::Interrupt;
@@ -25,9 +26,9 @@ pub struct AllArgs {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
-    /// Write every figure to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    /// Print every figure as JSON; tables go to standard error then
+    #[arg(long)]
+    json: bool,
 
     /// Small sizes, one run of each, one thread
     #[arg(long)]
@@ -103,6 +104,7 @@ pub struct Report {
 }
 
 pub fn run(args: &AllArgs) -> ExitCode {
+    out::json_only(args.json);
     with_clean_end(|stop| {
         let mut report = Report::begin(args.quick);
         let end = measure(args, stop, &mut report);
@@ -114,8 +116,8 @@ pub fn run(args: &AllArgs) -> ExitCode {
             report.failures.push(format!("not all was measured: {err}"));
         }
         out!("\n{}", summary(&report));
-        if let Some(path) = &args.json {
-            write_json(path, &report)?;
+        if args.json {
+            out::json(&report).map_err(Error::Report)?;
         }
         if let Some(path) = &args.html {
             let page = html::page(&report).map_err(Error::Report)?;
@@ -248,7 +250,7 @@ fn measure(args: &AllArgs, stop: &Interrupt, report: &mut Report) -> Result<(), 
             timeout: None,
             no_kernel: false,
             install: false,
-            json: None,
+            json: false,
             html: None,
         };
         let mut document = programs::Document::begin(&args);
