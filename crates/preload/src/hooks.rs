@@ -5,11 +5,11 @@
 //! signals blocked (see `entry`). The state's lock is not held while waiting for a transfer.
 
 use crate::entry::{
-    Frame, BRK, CLONE, CLONE3, FORK, MADVISE, MLOCK, MLOCK2, MLOCKALL, MMAP, MPROTECT, MREMAP,
-    MUNLOCK, MUNLOCKALL, MUNMAP, PIN, PKEY_MPROTECT, PROCESS_MADVISE, RELEASE, RIGHTS, SANDBOX,
-    SETNS, SHMAT, SHMDT, THREAD_ENDS, UNSHARE,
+    Frame, BRK, CLONE, CLONE3, FORK, MADVISE, MINCORE, MLOCK, MLOCK2, MLOCKALL, MMAP, MPROTECT,
+    MREMAP, MUNLOCK, MUNLOCKALL, MUNMAP, PIN, PKEY_MPROTECT, PROCESS_MADVISE, RELEASE, RIGHTS,
+    SANDBOX, SETNS, SHMAT, SHMDT, THREAD_ENDS, UNSHARE,
 };
-use crate::{advise, alone, brk, fork, lock, map, protect, release, remap, rights, sandbox};
+use crate::{advise, alone, brk, fork, lock, look, map, protect, release, remap, rights, sandbox};
 use hugeswap::mm::PAGE_SIZE;
 use hugeswap::sys::syscall::raw;
 use hugeswap::sys::Errno;
@@ -34,6 +34,7 @@ pub fn plain(call: usize, a: [usize; 6]) -> i64 {
         FORK => libc::SYS_fork,
         CLONE => libc::SYS_clone,
         CLONE3 => libc::SYS_clone3,
+        MINCORE => libc::SYS_mincore,
         PROCESS_MADVISE => libc::SYS_process_madvise,
         SHMAT => libc::SYS_shmat,
         SHMDT => libc::SYS_shmdt,
@@ -62,6 +63,7 @@ pub fn run(f: &mut Frame) {
         PROCESS_MADVISE => advise::process_madvise(e, bell, a),
         MREMAP => remap::mremap(e, bell, a),
         BRK => brk::brk(e, bell, a[0]),
+        MINCORE => look::mincore(a),
         SHMAT => map::attach(e, bell, a),
         SHMDT => map::detach(e, bell, a[0]),
         UNSHARE => alone::unshare(e, f, a[0] as i32),

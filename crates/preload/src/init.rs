@@ -134,6 +134,10 @@ fn make_window(e: &Engine, t: &Targets) -> Result<(), String> {
     if now < at {
         // malloc accepts a break that moved up, not one that moved down.
         if let Some(heap) = s.window.take(brk::RESERVED, 0) {
+            let end = heap + brk::RESERVED;
+            s.heap = (heap, end);
+            // What the program unmaps there is not for other mappings.
+            s.window.begin_at(end);
             brk::set_up(heap, t.curbrk);
         }
     }
@@ -176,14 +180,14 @@ fn adopt_existing(e: &Engine) {
 
 /// The functions of the C library that we stand for.
 struct Targets {
-    functions: [(&'static CStr, usize, usize); 13],
+    functions: [(&'static CStr, usize, usize); 14],
     curbrk: usize,
 }
 
 impl Targets {
     fn find() -> Result<Targets, patch::PatchError> {
         use entry::*;
-        let list: [(&'static CStr, unsafe extern "C" fn()); 13] = [
+        let list: [(&'static CStr, unsafe extern "C" fn()); 14] = [
             (c"mmap", hugeswap_entry_mmap),
             (c"munmap", hugeswap_entry_munmap),
             (c"mprotect", hugeswap_entry_mprotect),
@@ -196,9 +200,10 @@ impl Targets {
             (c"mlock2", hugeswap_entry_mlock2),
             (c"mlockall", hugeswap_entry_mlockall),
             (c"munlockall", hugeswap_entry_munlockall),
+            (c"mincore", hugeswap_entry_mincore),
             (c"syscall", hugeswap_entry_syscall),
         ];
-        let mut functions = [(c"", 0, 0); 13];
+        let mut functions = [(c"", 0, 0); 14];
         for (f, (name, to)) in functions.iter_mut().zip(list) {
             *f = (name, patch::find(name)?, to as usize);
         }
