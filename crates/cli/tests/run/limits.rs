@@ -127,6 +127,7 @@ cases! {
     plain_with_signals,
     no_mappings,
     one_of_two,
+    asks_only,
     for_all_threads,
     killed_thread,
     one_by_one,
