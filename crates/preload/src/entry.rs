@@ -57,6 +57,8 @@ pub const RIGHTS: usize = 26;
 /// This thread ends: the kernel goes through its list of robust mutexes.
 pub const THREAD_ENDS: usize = 17;
 pub const MINCORE: usize = 27;
+/// The supervisor is to get a socket.
+pub const DOOR: usize = 28;
 
 /// A call, on the hook's stack.
 #[repr(C)]
@@ -316,6 +318,7 @@ global_asm!(
     "hugeswap_entry hugeswap_entry_thread_ends, 17",
     "hugeswap_entry hugeswap_entry_rights, 26",
     "hugeswap_entry hugeswap_entry_mincore, 27",
+    "hugeswap_entry hugeswap_entry_door, 28",
     // syscall(2). Calls that change the address space go the same way as their functions: the
     // arguments move down by one. A clone that shares memory or brings a stack stays what it is.
     ".macro hugeswap_number nr, number",
@@ -537,6 +540,7 @@ extern "C" {
     pub fn hugeswap_entry_sandbox(filter: usize) -> i64;
     pub fn hugeswap_entry_release(registration: usize, refused: usize) -> i64;
     pub fn hugeswap_entry_pin(addr: usize, len: usize) -> i64;
+    pub fn hugeswap_entry_door(socket: i32, inode: u64) -> i64;
     pub fn hugeswap_entry_thread_ends() -> i64;
     pub fn hugeswap_entry_rights(rights: usize, tid: u32) -> i64;
 }

@@ -5,9 +5,9 @@
 //! signals blocked (see `entry`). The state's lock is not held while waiting for a transfer.
 
 use crate::entry::{
-    Frame, BRK, CLONE, CLONE3, FORK, MADVISE, MINCORE, MLOCK, MLOCK2, MLOCKALL, MMAP, MPROTECT,
-    MREMAP, MUNLOCK, MUNLOCKALL, MUNMAP, PIN, PKEY_MPROTECT, PROCESS_MADVISE, RELEASE, RIGHTS,
-    SANDBOX, SETNS, SHMAT, SHMDT, THREAD_ENDS, UNSHARE,
+    Frame, BRK, CLONE, CLONE3, DOOR, FORK, MADVISE, MINCORE, MLOCK, MLOCK2, MLOCKALL, MMAP,
+    MPROTECT, MREMAP, MUNLOCK, MUNLOCKALL, MUNMAP, PIN, PKEY_MPROTECT, PROCESS_MADVISE, RELEASE,
+    RIGHTS, SANDBOX, SETNS, SHMAT, SHMDT, THREAD_ENDS, UNSHARE,
 };
 use crate::{advise, alone, brk, fork, lock, look, map, protect, release, remap, rights, sandbox};
 use hugeswap::mm::PAGE_SIZE;
@@ -77,6 +77,7 @@ pub fn run(f: &mut Frame) {
         MLOCKALL => lock::lock_all(e, bell, a[0] as i32),
         MUNLOCKALL => lock::unlock_all(e, bell),
         PIN => lock::pin(e, a[0], a[1]),
+        DOOR => e.hand_door(bell, a[0] as i32, a[1] as u64).map(|()| 0),
         SANDBOX => sandbox::note(a[0]),
         RELEASE => release::registered(e, bell, a[0], a[1] != 0),
         RIGHTS => rights::follow(e, f),

@@ -2,12 +2,13 @@
 
 use crate::state::state;
 use crate::window::Window;
-use crate::{brk, calls, entry, exec, failure, fork, map, maps, patch, rights, tasks};
+use crate::{alone, brk, calls, entry, exec, failure, fork, map, maps, patch, rights, tasks};
 use core::ffi::CStr;
-use hugeswap::control::{self, link::Address};
+use hugeswap::control;
+use hugeswap::control::link::{self, Address};
 use hugeswap::engine::{self, Engine, StartError};
 use hugeswap::mm::PMD_SIZE;
-use hugeswap::sys::{mem, syscall, thread, Errno};
+use hugeswap::sys::{fd, mem, syscall, thread, Errno};
 
 /// Where the window is looked for: far below what the kernel maps by itself, above where
 /// position-independent programs and their heap lie.
@@ -91,14 +92,21 @@ fn say(text: &str) {
 }
 
 fn set_up(address: &[u8]) -> Result<(), Failed> {
+    let (address, door) = link::Door::split(address);
+    let door = door.filter(|d| d.is_there()).map_or(-1, |d| d.number);
     let address = Address::parse(address).ok_or(Failed::NoRun(Errno::EINVAL))?;
     failure::report();
     mem::set_up_arena();
     let single = maps::is_single_threaded();
-    let e = engine::start(address).map_err(|e| match e {
+    let started = engine::start(address, door);
+    fd::close(door);
+    let e = started.map_err(|e| match e {
         StartError::NoRun(e) => Failed::NoRun(e),
         e => Failed::Other(e.to_string()),
     })?;
+    if door >= 0 {
+        alone::go_apart();
+    }
     if !fork::is_known() {
         return Err(Failed::Other(
             "this C library is not one that hugeswap knows (glibc 2.34 and later)".into(),
