@@ -10,11 +10,12 @@ use super::fio;
 use super::html;
 use super::programs::{self, ProgramsArgs};
 use super::swap_args::{Against, SwapArgs};
-use super::swap_test::{self, with_clean_end, write_json, Machine};
+use super::swap_test::{self, with_clean_end, Machine};
 use super::workload::{self, Workload};
 use super::{pattern::Pattern, report};
 use hugeswap_host::columns::align;
 use hugeswap_host::kernel_swap::mthp_switches;
+use hugeswap_host::out;
 use hugeswap_host::size::{Size, MIB};
 use hugeswap_host::swap_spec::{self, SwapSpec, Target};
 use hugeswap_host::undo::Interrupt;
@@ -26,9 +27,9 @@ pub struct AllArgs {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
-    /// Write every figure to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    /// Print every figure as JSON; tables go to standard error then
+    #[arg(long)]
+    json: bool,
 
     /// Small sizes, one run of each, one thread
     #[arg(long)]
@@ -104,6 +105,7 @@ pub struct Report {
 }
 
 pub fn run(args: &AllArgs) -> ExitCode {
+    out::json_only(args.json);
     with_clean_end(|stop| {
         let mut report = Report::begin(args.quick);
         let end = measure(args, stop, &mut report);
@@ -115,8 +117,8 @@ pub fn run(args: &AllArgs) -> ExitCode {
             report.failures.push(format!("not all was measured: {err}"));
         }
         out!("\n{}", summary(&report));
-        if let Some(path) = &args.json {
-            write_json(path, &report)?;
+        if args.json {
+            out::json(&report).map_err(Error::Report)?;
         }
         if let Some(path) = &args.html {
             let page = html::page(&report).map_err(Error::Report)?;
@@ -249,7 +251,7 @@ fn measure(args: &AllArgs, stop: &Interrupt, report: &mut Report) -> Result<(), 
             timeout: None,
             no_kernel: false,
             install: false,
-            json: None,
+            json: false,
             html: None,
         };
         let mut document = programs::Document::begin(&args);

@@ -1,7 +1,7 @@
 //! The arguments of the swap tests, and the plan they make.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::ValueEnum;
 
@@ -62,9 +62,9 @@ pub struct SwapArgs {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
 
-    /// Write every figure of every run to this file
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    /// Print every figure of every run as JSON; the table goes to standard error then
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -210,7 +210,7 @@ impl SwapArgs {
             against: vec![against],
             only: None,
             runs: 3,
-            json: None,
+            json: false,
         }
     }
 

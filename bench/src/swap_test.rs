@@ -1,7 +1,6 @@
 //! A workload under hugeswap and under the kernel's swap, in turn.
 
 use std::fs;
-use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -78,21 +77,16 @@ impl Machine {
 }
 
 pub fn run(workload: &Workload, args: &SwapArgs) -> ExitCode {
+    out::json_only(args.json);
     with_clean_end(|stop| {
         let plan = args.plan(workload).map_err(Error::Plan)?;
         let document = compare(&plan, stop)?;
         out!("{}\n\n{}", document.heading, report::table(&document));
-        match &args.json {
-            Some(path) => write_json(path, &document),
-            None => Ok(()),
+        match args.json {
+            true => out::json(&document).map_err(Error::Report),
+            false => Ok(()),
         }
     })
-}
-
-pub fn write_json(path: &Path, document: &impl Serialize) -> Result<(), Error> {
-    let text =
-        serde_json::to_string_pretty(document).map_err(|err| Error::Report(err.to_string()))?;
-    fs::write(path, text + "\n").map_err(io_error("write the file given to --json"))
 }
 
 /// Runs what sets things up, so that all of it is taken down however it ends.

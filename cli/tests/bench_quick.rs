@@ -1,6 +1,5 @@
 //! Every benchmark at a small size, under hugeswap only: that it runs, verifies and reports.
 
-use std::path::PathBuf;
 use std::process::{Command, Output};
 
 fn bench(line: &[&str]) -> Output {
@@ -11,20 +10,11 @@ fn bench(line: &[&str]) -> Output {
         .unwrap()
 }
 
-fn json_file(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("hugeswap-{name}-{}.json", std::process::id()))
-}
-
-/// Runs it with `--json`, and returns what that file holds.
-fn document(name: &str, line: &[&str]) -> serde_json::Value {
-    let file = json_file(name);
-    let mut line = line.to_vec();
-    line.extend(["--json", file.to_str().unwrap()]);
-    let output = bench(&line);
+/// Runs it with `--json`, and returns what it prints.
+fn document(line: &[&str]) -> serde_json::Value {
+    let output = bench(&[line, &["--json"]].concat());
     assert!(output.status.success(), "{line:?}: {output:?}");
-    let document = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    std::fs::remove_file(&file).unwrap();
-    document
+    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 const SMALL: [&str; 8] = [
@@ -52,7 +42,7 @@ fn every_swap_test() {
     ] {
         let mut line = vec![name];
         line.extend(SMALL);
-        let document = document(name, &line);
+        let document = document(&line);
         assert_eq!(document["test"], name);
         assert_eq!(document["threads"], threads);
         assert_eq!(document["accesses"], 8000);
@@ -92,7 +82,7 @@ fn several_processes_with_threads() {
         "100",
     ];
     line.extend(SMALL);
-    let document = document("several", &line);
+    let document = document(&line);
     let run = &document["contestants"][0]["runs"][0];
     assert_eq!(run["rounds"].as_array().unwrap().len(), 6);
     assert!(run["swap_out_rate"].as_f64().unwrap() > 0.0);
@@ -114,7 +104,7 @@ fn real_programs_under_hugeswap() {
         "--runs",
         "2",
     ];
-    let document = document("programs", &line);
+    let document = document(&line);
     assert_eq!(document["test"], "programs");
     assert_eq!(document["share"], 0.6);
     assert_eq!(document["left_out"], serde_json::json!([]));

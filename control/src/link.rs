@@ -30,6 +30,8 @@ pub enum Request {
     /// Descriptor: the userfaultfd of its program's memory, for the time when its engine is gone and
     /// somebody else still uses that memory.
     Faults,
+    /// Descriptor: a socket by which the program that the process becomes will send its connection, as in `Fork`.
+    Door,
 }
 
 /// What it is answered.
@@ -91,6 +93,7 @@ impl Request {
             Request::Forked { place } => [4, 0, place.id.into(), place.key],
             Request::Call => [5, 0, 0, 0],
             Request::Faults => [6, 0, 0, 0],
+            Request::Door => [7, 0, 0, 0],
         }
     }
 
@@ -114,6 +117,7 @@ impl Request {
             4 => Request::Forked { place: place()? },
             5 => Request::Call,
             6 => Request::Faults,
+            7 => Request::Door,
             _ => return None,
         })
     }
@@ -441,6 +445,50 @@ fn receive(
     })
 }
 
+/// A descriptor that a program was started with, for one that can't find the supervisor: its number, and the
+/// socket that it was, for a program between them may have closed it and opened another. Follows the
+/// address in the environment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Door {
+    pub number: i32,
+    pub inode: u64,
+}
+
+const BEFORE_DOOR: u8 = b'@';
+
+impl Door {
+    /// One of two sockets of which the supervisor is to get the other.
+    pub fn of(number: i32) -> Result<Door, Errno> {
+        let inode = fd::socket_inode(number)?;
+        Ok(Door { number, inode })
+    }
+
+    /// What the environment says: the address alone, and the door behind it.
+    pub fn split(text: &[u8]) -> (&[u8], Option<Door>) {
+        let Some(at) = text.iter().rposition(|&b| b == BEFORE_DOOR) else {
+            return (text, None);
+        };
+        let number = |text: &[u8]| core::str::from_utf8(text).ok()?.parse().ok();
+        let mut parts = text[at + 1..].splitn(2, |&b| b == b'.');
+        let parts = (parts.next().and_then(number), parts.next().and_then(number));
+        let door = match parts {
+            (Some(n), Some(inode)) => i32::try_from(n).ok().map(|number| Door { number, inode }),
+            _ => None,
+        };
+        (&text[..at], door)
+    }
+
+    /// Writes it behind the address.
+    pub fn write(self, to: &mut impl core::fmt::Write) -> core::fmt::Result {
+        write!(to, "{}{}.{}", BEFORE_DOOR as char, self.number, self.inode)
+    }
+
+    /// It is still that socket.
+    pub fn is_there(self) -> bool {
+        fd::socket_inode(self.number) == Ok(self.inode)
+    }
+}
+
 /// Where the supervisor is: an abstract name, which needs no file system and no rights, and a path,
 /// for another network name space. And what to say there.
 #[derive(Clone, Copy)]
@@ -671,6 +719,22 @@ mod tests {
         for f in [door, outside, ours, fds[0]] {
             fd::close(f);
         }
+    }
+
+    #[test]
+    fn doors_behind_addresses() {
+        let [ours, theirs] = pair().unwrap();
+        let door = Door::of(ours).unwrap();
+        let mut text = Address::text("key", [1, 2], "/a@b");
+        assert_eq!(Door::split(b"key").1, None);
+        let plain = text.clone();
+        door.write(&mut text).unwrap();
+        assert_eq!(Door::split(text.as_bytes()), (plain.as_bytes(), Some(door)));
+        assert!(door.is_there() && Door::of(theirs) != Ok(door));
+        fd::close(ours);
+        assert!(!door.is_there());
+        fd::close(theirs);
+        assert_eq!(Door::split(b"key@1.x"), (&b"key"[..], None));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::fmt::Arguments;
 use std::io::{self, Write};
 use std::process;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use crate::undo::Interrupt;
 
@@ -17,6 +17,9 @@ const FAILED: u8 = 1;
 
 /// The status that the command ends with because its output failed; 0 while it works.
 static ENDS_WITH: AtomicU8 = AtomicU8::new(0);
+
+/// Standard output is for JSON, and what people read goes to standard error.
+static JSON_ONLY: AtomicBool = AtomicBool::new(false);
 
 /// As `print!`.
 #[macro_export]
@@ -39,7 +42,22 @@ macro_rules! errln {
 }
 
 pub fn write(text: Arguments<'_>) {
-    bytes(text.to_string().as_bytes());
+    match JSON_ONLY.load(Ordering::Relaxed) {
+        true => write_error(text),
+        false => bytes(text.to_string().as_bytes()),
+    }
+}
+
+/// For `--json` of commands that show tables as they go: these go to standard error from now on.
+pub fn json_only(yes: bool) {
+    JSON_ONLY.store(yes, Ordering::Relaxed);
+}
+
+/// What `--json` prints.
+pub fn json(document: &impl serde::Serialize) -> Result<(), String> {
+    let text = serde_json::to_string_pretty(document).map_err(|err| err.to_string())?;
+    bytes(format!("{text}\n").as_bytes());
+    Ok(())
 }
 
 pub fn bytes(text: &[u8]) {

@@ -1,5 +1,6 @@
 //! The program's heap by brk, in memory of the window: sqlite, for one, uses nothing else.
 
+use crate::state::state;
 use crate::{lock, map};
 use hugeswap::engine::Engine;
 use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
@@ -13,7 +14,8 @@ struct Heap {
     start: usize,
     end: usize,
     now: usize,
-    /// Accessible up to here: whole 2 MiB ranges, so that the first touch of one finds it whole.
+    /// Accessible up to here: whole 2 MiB ranges where nothing is in the way, so that the first touch of one finds
+    /// it whole.
     open: usize,
     /// The C library's own variable.
     curbrk: usize,
@@ -56,6 +58,26 @@ fn limit() -> usize {
     ok.map_or(usize::MAX, |_| r.rlim_cur as usize)
 }
 
+/// Whether some of the stretch is kept for the heap, and is no memory yet as far as the program knows.
+pub fn is_beyond(start: usize, end: usize) -> bool {
+    let h = HEAP.lock();
+    let from = h.now.next_multiple_of(PAGE_SIZE).max(start);
+    let to = h.end.min(end);
+    from < to && state().lock().is_unused_heap(from, to)
+}
+
+/// Holes that the program has made there are mapped again. ENOMEM where it has mapped something else.
+fn fill_holes(e: &Engine, bell: usize, start: usize, end: usize) -> Result<(), Errno> {
+    let holes = state().lock().missing_heap(start, end);
+    for (from, to) in holes {
+        // SAFETY: nothing is replaced.
+        unsafe { mem::map_at_noreplace(from, to - from, libc::PROT_NONE) }
+            .map_err(|_| Errno::ENOMEM)?;
+        map::map_heap_anew(e, bell, from, to)?;
+    }
+    Ok(())
+}
+
 /// As brk(3): 0, or ENOMEM.
 pub fn brk(e: &Engine, bell: usize, addr: usize) -> Result<usize, Errno> {
     let mut h = HEAP.lock();
@@ -63,16 +85,27 @@ pub fn brk(e: &Engine, bell: usize, addr: usize) -> Result<usize, Errno> {
         return Err(Errno(libc::ENOSYS));
     }
     if addr < h.start {
-        // brk(0) asks where it is; anything else below the heap is refused, as the kernel does.
+        // The kernel says where the break is, and changes nothing; the C library takes that for success.
         // SAFETY: the C library's own variable.
         unsafe { (h.curbrk as *mut usize).write(h.now) };
-        return if addr == 0 { Ok(0) } else { Err(Errno::ENOMEM) };
+        return Ok(0);
     }
     if addr > h.end || addr - h.start > limit() {
         return Err(Errno::ENOMEM);
     }
+    let page = |a: usize| a.next_multiple_of(PAGE_SIZE);
+    // The kernel leaves a page between the heap and what comes next.
+    let beyond = (page(addr) + PAGE_SIZE).min(h.end);
+    if page(addr) > page(h.now) {
+        if state().lock().in_heap.intersects(page(h.now), beyond) {
+            return Err(Errno::ENOMEM);
+        }
+        fill_holes(e, bell, page(h.now), beyond)?;
+    }
     if addr > h.open {
-        let open = addr.next_multiple_of(PMD_SIZE);
+        let whole = addr.next_multiple_of(PMD_SIZE);
+        let is_free = state().lock().is_unused_heap(h.open, whole.min(h.end));
+        let open = if is_free { whole } else { page(addr) };
         let (at, n) = (h.open, open - h.open);
         // SAFETY: the stretch belongs to the heap and was not accessible before.
         unsafe { mem::mprotect(at, n, libc::PROT_READ | libc::PROT_WRITE) }?;
@@ -80,16 +113,14 @@ pub fn brk(e: &Engine, bell: usize, addr: usize) -> Result<usize, Errno> {
         h.open = open;
     } else if addr < h.now {
         // What is given up reads as zeros if the heap grows again.
-        let from = addr.next_multiple_of(PAGE_SIZE);
-        let to = h.now.next_multiple_of(PAGE_SIZE);
+        let (from, to) = (page(addr), page(h.now));
         if from < to {
             // What the program had protected there is forgotten with it.
             map::map_heap_anew(e, bell, from, to)?;
         }
     }
     // Under mlockall(MCL_FUTURE).
-    let from = h.now.next_multiple_of(PAGE_SIZE);
-    let to = addr.next_multiple_of(PAGE_SIZE);
+    let (from, to) = (page(h.now), page(addr));
     if from < to {
         lock::mapped(e, from, to - from).map_err(|_| Errno::ENOMEM)?;
     }

@@ -32,7 +32,8 @@ extern "C-unwind" fn hugeswap_seccomp(
     };
     let args = [operation, flags, filter, a3, a4, 0];
     match operation as u32 {
-        libc::SECCOMP_SET_MODE_FILTER => tell_of(filter),
+        // Without one the program only asks whether there are filters, and zero means something else to us.
+        libc::SECCOMP_SET_MODE_FILTER if filter != 0 => tell_of(filter),
         libc::SECCOMP_SET_MODE_STRICT if flags == 0 && filter == 0 => {
             return to_c(strict_mode(nr, args))
         }
@@ -90,7 +91,7 @@ extern "C-unwind" fn hugeswap_prctl(
     let args = [option as usize, a1, a2, a3, a4, 0];
     if option == libc::PR_SET_SECCOMP {
         match a1 as u32 {
-            libc::SECCOMP_MODE_FILTER => tell_of(a2),
+            libc::SECCOMP_MODE_FILTER if a2 != 0 => tell_of(a2),
             libc::SECCOMP_MODE_STRICT => return to_c(strict_mode(libc::SYS_prctl, args)),
             _ => {}
         }

@@ -56,6 +56,9 @@ pub const PKEY_MPROTECT: usize = 25;
 pub const RIGHTS: usize = 26;
 /// This thread ends: the kernel goes through its list of robust mutexes.
 pub const THREAD_ENDS: usize = 17;
+pub const MINCORE: usize = 27;
+/// The supervisor is to get a socket.
+pub const DOOR: usize = 28;
 
 /// A call, on the hook's stack.
 #[repr(C)]
@@ -314,6 +317,8 @@ global_asm!(
     "hugeswap_entry hugeswap_entry_pkey_mprotect, 25",
     "hugeswap_entry hugeswap_entry_thread_ends, 17",
     "hugeswap_entry hugeswap_entry_rights, 26",
+    "hugeswap_entry hugeswap_entry_mincore, 27",
+    "hugeswap_entry hugeswap_entry_door, 28",
     // syscall(2). Calls that change the address space go the same way as their functions: the
     // arguments move down by one. A clone that shares memory or brings a stack stays what it is.
     ".macro hugeswap_number nr, number",
@@ -336,6 +341,7 @@ global_asm!(
     "hugeswap_number 325, 9",
     "hugeswap_number 151, 10",
     "hugeswap_number 152, 11",
+    "hugeswap_number 27, 27",
     "hugeswap_number 440, 20",
     "hugeswap_number 30, 21",
     "hugeswap_number 67, 22",
@@ -516,6 +522,7 @@ extern "C" {
     pub fn hugeswap_entry_mlock2();
     pub fn hugeswap_entry_mlockall();
     pub fn hugeswap_entry_munlockall();
+    pub fn hugeswap_entry_mincore();
     pub fn hugeswap_entry_syscall();
     pub fn hugeswap_entry_process_madvise();
     pub fn hugeswap_entry_shmat();
@@ -533,6 +540,7 @@ extern "C" {
     pub fn hugeswap_entry_sandbox(filter: usize) -> i64;
     pub fn hugeswap_entry_release(registration: usize, refused: usize) -> i64;
     pub fn hugeswap_entry_pin(addr: usize, len: usize) -> i64;
+    pub fn hugeswap_entry_door(socket: i32, inode: u64) -> i64;
     pub fn hugeswap_entry_thread_ends() -> i64;
     pub fn hugeswap_entry_rights(rights: usize, tid: u32) -> i64;
 }

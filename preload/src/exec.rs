@@ -5,14 +5,16 @@
 //! `vfork` that has its parent's memory, and a small stack.
 
 use core::ffi::CStr;
+use core::fmt::Write;
 use core::sync::atomic::{AtomicPtr, Ordering::*};
 
+use hugeswap::control::link::{self, Door};
 use hugeswap::control::{self, Unmanaged};
 use hugeswap::sys::syscall::{raw, syscall};
-use hugeswap::sys::{fd, mem, thread};
+use hugeswap::sys::{fd, mem, thread, Errno};
 
-use crate::entry::to_c;
-use crate::sandbox;
+use crate::entry::{self, to_c};
+use crate::{alone, sandbox};
 
 const EMPTY: &CStr = c"";
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
@@ -39,10 +41,10 @@ pub fn set_up() {
 }
 
 extern "C-unwind" fn execve(path: *const u8, argv: usize, envp: usize) -> i64 {
-    let args = [path as usize, argv, envp, 0, 0, 0];
     let said = say(libc::AT_FDCWD, path, 0, envp);
     // SAFETY: the call that the program asked for, with its arguments. It returns only if it fails.
-    let result = unsafe { raw(libc::SYS_execve, args) };
+    let call = |envp: usize| unsafe { raw(libc::SYS_execve, [path as usize, argv, envp, 0, 0, 0]) };
+    let result = with_way(&said, envp, call);
     take_back(said);
     to_c(result)
 }
@@ -54,10 +56,11 @@ extern "C-unwind" fn execveat(
     envp: usize,
     flags: i32,
 ) -> i64 {
-    let args = [dir as usize, path as usize, argv, envp, flags as usize, 0];
+    let args = |envp: usize| [dir as usize, path as usize, argv, envp, flags as usize, 0];
     let said = say(dir, path, flags, envp);
     // SAFETY: as above.
-    let result = unsafe { raw(libc::SYS_execveat, args) };
+    let call = |envp: usize| unsafe { raw(libc::SYS_execveat, args(envp)) };
+    let result = with_way(&said, envp, call);
     take_back(said);
     to_c(result)
 }
@@ -67,6 +70,140 @@ extern "C-unwind" fn fexecve(file: i32, argv: usize, envp: usize) -> i64 {
         return to_c(-i64::from(libc::EINVAL));
     }
     execveat(file, EMPTY.as_ptr().cast(), argv, envp, libc::AT_EMPTY_PATH)
+}
+
+/// Makes the call, and sees to it that a program can find the supervisor that may be unable to: it is started with a
+/// socket whose other end the supervisor has.
+fn with_way(said: &Option<control::Said>, envp: usize, call: impl Fn(usize) -> i64) -> i64 {
+    let is_ours = said.is_none() && hugeswap::engine::get().is_some() && !sandbox::is_there();
+    match is_ours && alone::may_be_apart() && knows_itself() {
+        true => with_door(envp, call),
+        false => call(envp),
+    }
+}
+
+/// Whether `/proc` has this process by the number that it has for itself. Where it has not, a sandbox is being built
+/// (Chromium's), which is not to have threads of ours in it.
+fn knows_itself() -> bool {
+    let mut number = [0u8; 16];
+    let args = [
+        c"/proc/self".as_ptr() as usize,
+        number.as_mut_ptr() as usize,
+        number.len(),
+    ];
+    // SAFETY: a C string, and memory of ours of that length.
+    let read = unsafe { syscall(libc::SYS_readlink, args) };
+    let text = read
+        .ok()
+        .and_then(|n| core::str::from_utf8(&number[..n]).ok());
+    text.and_then(|t| t.parse().ok()) == Some(thread::getpid())
+}
+
+/// Strings of an environment that is copied, at most; and bytes of the run's address. They are on the stack, which
+/// may be a small one.
+const MOST_COPIED: usize = 1000;
+const ROOM: usize = 400;
+
+#[inline(never)]
+fn with_door(envp: usize, call: impl Fn(usize) -> i64) -> i64 {
+    let (mut strings, mut text) = ([0usize; MOST_COPIED + 1], Text::new());
+    let Some(at) = copy_environment(envp, &mut strings, &mut text) else {
+        return call(envp);
+    };
+    let Some(socket) = make_door(&mut text) else {
+        return call(envp);
+    };
+    strings[at] = text.bytes.as_ptr() as usize;
+    let result = call(strings.as_ptr() as usize);
+    fd::close(socket);
+    result
+}
+
+/// Copies the list, and the run's address without a door; says where in the list that is.
+fn copy_environment(
+    envp: usize,
+    strings: &mut [usize; MOST_COPIED + 1],
+    text: &mut Text,
+) -> Option<usize> {
+    let mut found = None;
+    for (i, to) in strings.iter_mut().enumerate() {
+        let mut string = [0u8; 8];
+        // SAFETY: memory of ours, of that length.
+        unsafe { mem::copy_from_program(envp + 8 * i, string.as_mut_ptr(), 8) }.ok()?;
+        *to = usize::from_ne_bytes(string);
+        if *to == 0 {
+            let at = found?;
+            // SAFETY: a C string, of which the kernel will read all.
+            let address = unsafe { CStr::from_ptr(strings[at] as *const _) }.to_bytes();
+            let (address, _) = Door::split(address);
+            return core::str::from_utf8(address)
+                .is_ok_and(|a| text.write_str(a).is_ok())
+                .then_some(at);
+        }
+        if found.is_none() && begins_with(*to, ADDRESS) {
+            found = Some(i);
+        }
+    }
+    None
+}
+
+/// Two sockets, of which the supervisor gets one, and the next program the other, which is returned.
+fn make_door(text: &mut Text) -> Option<i32> {
+    let [kept, handed] = link::pair().ok()?;
+    let given = Door::of(handed).and_then(|door| {
+        // SAFETY: the thread's errno; the entry of a hook.
+        let r = unsafe {
+            let errno = *libc::__errno_location();
+            let r = entry::hugeswap_entry_door(handed, door.inode);
+            *libc::__errno_location() = errno;
+            r
+        };
+        if r == 0 {
+            Door::of(kept)
+        } else {
+            Err(Errno::EINVAL)
+        }
+    });
+    fd::close(handed);
+    let stays = |door: Door| {
+        // SAFETY: no pointers.
+        let open = unsafe { syscall(libc::SYS_fcntl, [kept as usize, libc::F_SETFD as usize, 0]) };
+        open.is_ok() && door.write(text).is_ok() && text.end()
+    };
+    if given.is_ok_and(stays) {
+        return Some(kept);
+    }
+    fd::close(kept);
+    None
+}
+
+/// A C string that is being written.
+struct Text {
+    bytes: [u8; ROOM],
+    len: usize,
+}
+
+impl Text {
+    fn new() -> Text {
+        Text {
+            bytes: [0; ROOM],
+            len: 0,
+        }
+    }
+
+    /// There is room for the zero.
+    fn end(&self) -> bool {
+        self.len < ROOM
+    }
+}
+
+impl Write for Text {
+    fn write_str(&mut self, s: &str) -> core::fmt::Result {
+        let to = self.bytes.get_mut(self.len..self.len + s.len());
+        to.ok_or(core::fmt::Error)?.copy_from_slice(s.as_bytes());
+        self.len += s.len();
+        Ok(())
+    }
 }
 
 /// The program goes on as it was.

@@ -5,11 +5,11 @@
 //! signals blocked (see `entry`). The state's lock is not held while waiting for a transfer.
 
 use crate::entry::{
-    Frame, BRK, CLONE, CLONE3, FORK, MADVISE, MLOCK, MLOCK2, MLOCKALL, MMAP, MPROTECT, MREMAP,
-    MUNLOCK, MUNLOCKALL, MUNMAP, PIN, PKEY_MPROTECT, PROCESS_MADVISE, RELEASE, RIGHTS, SANDBOX,
-    SETNS, SHMAT, SHMDT, THREAD_ENDS, UNSHARE,
+    Frame, BRK, CLONE, CLONE3, DOOR, FORK, MADVISE, MINCORE, MLOCK, MLOCK2, MLOCKALL, MMAP,
+    MPROTECT, MREMAP, MUNLOCK, MUNLOCKALL, MUNMAP, PIN, PKEY_MPROTECT, PROCESS_MADVISE, RELEASE,
+    RIGHTS, SANDBOX, SETNS, SHMAT, SHMDT, THREAD_ENDS, UNSHARE,
 };
-use crate::{advise, alone, brk, fork, lock, map, protect, release, remap, rights, sandbox};
+use crate::{advise, alone, brk, fork, lock, look, map, protect, release, remap, rights, sandbox};
 use hugeswap::mm::PAGE_SIZE;
 use hugeswap::sys::syscall::raw;
 use hugeswap::sys::Errno;
@@ -34,6 +34,7 @@ pub fn plain(call: usize, a: [usize; 6]) -> i64 {
         FORK => libc::SYS_fork,
         CLONE => libc::SYS_clone,
         CLONE3 => libc::SYS_clone3,
+        MINCORE => libc::SYS_mincore,
         PROCESS_MADVISE => libc::SYS_process_madvise,
         SHMAT => libc::SYS_shmat,
         SHMDT => libc::SYS_shmdt,
@@ -62,6 +63,7 @@ pub fn run(f: &mut Frame) {
         PROCESS_MADVISE => advise::process_madvise(e, bell, a),
         MREMAP => remap::mremap(e, bell, a),
         BRK => brk::brk(e, bell, a[0]),
+        MINCORE => look::mincore(a),
         SHMAT => map::attach(e, bell, a),
         SHMDT => map::detach(e, bell, a[0]),
         UNSHARE => alone::unshare(e, f, a[0] as i32),
@@ -75,6 +77,7 @@ pub fn run(f: &mut Frame) {
         MLOCKALL => lock::lock_all(e, bell, a[0] as i32),
         MUNLOCKALL => lock::unlock_all(e, bell),
         PIN => lock::pin(e, a[0], a[1]),
+        DOOR => e.hand_door(bell, a[0] as i32, a[1] as u64).map(|()| 0),
         SANDBOX => sandbox::note(a[0]),
         RELEASE => release::registered(e, bell, a[0], a[1] != 0),
         RIGHTS => rights::follow(e, f),

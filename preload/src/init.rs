@@ -2,12 +2,13 @@
 
 use crate::state::state;
 use crate::window::Window;
-use crate::{brk, calls, entry, exec, failure, fork, map, maps, patch, rights, tasks};
+use crate::{alone, brk, calls, entry, exec, failure, fork, map, maps, patch, rights, tasks};
 use core::ffi::CStr;
-use hugeswap::control::{self, link::Address};
+use hugeswap::control;
+use hugeswap::control::link::{self, Address};
 use hugeswap::engine::{self, Engine, StartError};
 use hugeswap::mm::PMD_SIZE;
-use hugeswap::sys::{mem, syscall, thread, Errno};
+use hugeswap::sys::{fd, mem, syscall, thread, Errno};
 
 /// Where the window is looked for: far below what the kernel maps by itself, above where
 /// position-independent programs and their heap lie.
@@ -91,14 +92,21 @@ fn say(text: &str) {
 }
 
 fn set_up(address: &[u8]) -> Result<(), Failed> {
+    let (address, door) = link::Door::split(address);
+    let door = door.filter(|d| d.is_there()).map_or(-1, |d| d.number);
     let address = Address::parse(address).ok_or(Failed::NoRun(Errno::EINVAL))?;
     failure::report();
     mem::set_up_arena();
     let single = maps::is_single_threaded();
-    let e = engine::start(address).map_err(|e| match e {
+    let started = engine::start(address, door);
+    fd::close(door);
+    let e = started.map_err(|e| match e {
         StartError::NoRun(e) => Failed::NoRun(e),
         e => Failed::Other(e.to_string()),
     })?;
+    if door >= 0 {
+        alone::go_apart();
+    }
     if !fork::is_known() {
         return Err(Failed::Other(
             "this C library is not one that hugeswap knows (glibc 2.34 and later)".into(),
@@ -134,6 +142,10 @@ fn make_window(e: &Engine, t: &Targets) -> Result<(), String> {
     if now < at {
         // malloc accepts a break that moved up, not one that moved down.
         if let Some(heap) = s.window.take(brk::RESERVED, 0) {
+            let end = heap + brk::RESERVED;
+            s.heap = (heap, end);
+            // What the program unmaps there is not for other mappings.
+            s.window.begin_at(end);
             brk::set_up(heap, t.curbrk);
         }
     }
@@ -176,14 +188,14 @@ fn adopt_existing(e: &Engine) {
 
 /// The functions of the C library that we stand for.
 struct Targets {
-    functions: [(&'static CStr, usize, usize); 13],
+    functions: [(&'static CStr, usize, usize); 14],
     curbrk: usize,
 }
 
 impl Targets {
     fn find() -> Result<Targets, patch::PatchError> {
         use entry::*;
-        let list: [(&'static CStr, unsafe extern "C" fn()); 13] = [
+        let list: [(&'static CStr, unsafe extern "C" fn()); 14] = [
             (c"mmap", hugeswap_entry_mmap),
             (c"munmap", hugeswap_entry_munmap),
             (c"mprotect", hugeswap_entry_mprotect),
@@ -196,9 +208,10 @@ impl Targets {
             (c"mlock2", hugeswap_entry_mlock2),
             (c"mlockall", hugeswap_entry_mlockall),
             (c"munlockall", hugeswap_entry_munlockall),
+            (c"mincore", hugeswap_entry_mincore),
             (c"syscall", hugeswap_entry_syscall),
         ];
-        let mut functions = [(c"", 0, 0); 13];
+        let mut functions = [(c"", 0, 0); 14];
         for (f, (name, to)) in functions.iter_mut().zip(list) {
             *f = (name, patch::find(name)?, to as usize);
         }

@@ -19,6 +19,7 @@
 //! | `rights` | setuid and its like: the engine's threads give up rights with the program |
 //! | `clone_args` | the memory that the kernel reads and writes when a child is made |
 //! | `lock`, `resident` | mlock; what of the C library the kernel itself reads |
+//! | `look` | mincore |
 //! | `release` | memory for a userfaultfd of the program's own |
 //! | `exec` | whether hugeswap will be in the program that comes next |
 //! | `tasks` | the program's list of its threads, without ours |
@@ -45,6 +46,7 @@ mod fork;
 mod hooks;
 mod init;
 mod lock;
+mod look;
 mod map;
 mod maps;
 mod patch;

@@ -182,7 +182,7 @@ pub fn adopt(e: &Engine, bell: usize, at: usize, len: usize, prot: i32, touched:
     }
     {
         let mut s = state().lock();
-        s.regions.insert(at, at + len);
+        s.put_region(at, at + len);
         // Where the hint led into what was bare, and `refill` found it taken.
         s.foreign.remove(at, at + len);
         s.window.claim(at, at + len);
@@ -428,7 +428,9 @@ pub fn map_heap_anew(e: &Engine, bell: usize, start: usize, end: usize) -> Resul
         0,
     ];
     let _own = reserve(start, end);
-    map_over(e, bell, a, (start, end), true).map(drop)
+    map_over(e, bell, a, (start, end), true)?;
+    state().lock().in_heap.remove(start, end);
+    Ok(())
 }
 
 /// shmat(2).

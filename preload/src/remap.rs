@@ -143,7 +143,7 @@ fn grow(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
         return Ok(c.old);
     }
     // The mapping that grew is registered, and so is what it grew by.
-    s.regions.insert(end, new_end);
+    s.put_region(end, new_end);
     let (locked, wiped) = (
         s.locked.contains(end - 1, end),
         s.wiped.contains(end - 1, end),
@@ -311,7 +311,7 @@ fn move_one(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
     let said = Said::of(&s, source, n);
     s.forget(target.0, target.1);
     if managed {
-        s.regions.insert(target.0, target.1);
+        s.put_region(target.0, target.1);
     } else {
         s.put_foreign(target.0, target.1);
     }

@@ -236,6 +236,7 @@ pub fn refused(call: usize, a: [usize; 6]) -> Option<i64> {
         entry::MPROTECT => (libc::SYS_mprotect, a),
         entry::PKEY_MPROTECT => (libc::SYS_pkey_mprotect, a),
         entry::MADVISE => (libc::SYS_madvise, a),
+        entry::MINCORE => (libc::SYS_mincore, a),
         entry::MLOCK => (libc::SYS_mlock, a),
         entry::MUNLOCK => (libc::SYS_munlock, a),
         entry::MLOCK2 => (libc::SYS_mlock2, a),

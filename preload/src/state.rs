@@ -24,6 +24,9 @@ pub struct State {
     pub lock_future: i32,
     /// Let go of for userfaultfds of the program's own.
     pub released: Extents,
+    /// Addresses that the break may come to, and what of them the program has mapped itself.
+    pub heap: (usize, usize),
+    pub in_heap: Extents,
 }
 
 /// What lies at an address.
@@ -59,6 +62,8 @@ impl State {
             apart: Extents::new(),
             lock_future: 0,
             released: Extents::new(),
+            heap: (0, 0),
+            in_heap: Extents::new(),
         }
     }
 
@@ -83,7 +88,15 @@ impl State {
         use crate::entry::*;
         if !matches!(
             call,
-            MUNMAP | MPROTECT | PKEY_MPROTECT | MADVISE | MREMAP | MLOCK | MLOCK2 | MUNLOCK
+            MUNMAP
+                | MPROTECT
+                | PKEY_MPROTECT
+                | MADVISE
+                | MREMAP
+                | MLOCK
+                | MLOCK2
+                | MUNLOCK
+                | MINCORE
         ) {
             return false;
         }
@@ -130,9 +143,32 @@ impl State {
             &mut self.keyed,
             &mut self.apart,
             &mut self.released,
+            &mut self.in_heap,
         ] {
             set.remove(start, end);
         }
+    }
+
+    /// The program has mapped it, and it is managed.
+    pub fn put_region(&mut self, start: usize, end: usize) {
+        self.regions.insert(start, end);
+        let (from, to) = (start.max(self.heap.0), end.min(self.heap.1));
+        self.in_heap.insert(from, to);
+    }
+
+    /// Of the heap's addresses: nothing is there that the program has mapped itself, nor a hole that it has made.
+    pub fn is_unused_heap(&self, start: usize, end: usize) -> bool {
+        self.regions.contains(start, end) && !self.in_heap.intersects(start, end)
+    }
+
+    /// Of the heap's addresses, where the program has unmapped what was there, or has mapped what is not ours.
+    pub fn missing_heap(&self, start: usize, end: usize) -> Vec<(usize, usize)> {
+        let mut rest = Extents::new();
+        rest.insert(start, end);
+        for (from, to) in self.regions.overlaps(start, end) {
+            rest.remove(from, to);
+        }
+        rest.iter().collect()
     }
 
     /// Nothing is mapped there any more.

@@ -153,6 +153,11 @@ impl Window {
         Some(at)
     }
 
+    /// The window begins later: what was taken below is no part of it any more.
+    pub fn begin_at(&mut self, start: usize) {
+        self.start = start;
+    }
+
     /// Takes what is free of the stretch, and says what that was.
     pub fn take_free(&mut self, start: usize, end: usize) -> Vec<(usize, usize)> {
         let free = self.free.overlaps(start, end);

@@ -64,6 +64,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
                 to_supervisor: alive_out.into(),
                 stopped_for: None,
                 asked: VecDeque::new(),
+                stops: VecDeque::new(),
                 program: 0,
             }
             .follow()
@@ -199,6 +200,8 @@ struct Front {
     stopped_for: Option<Duration>,
     /// Signals of which it is not known yet to whom they were sent.
     asked: VecDeque<Came>,
+    /// The program was stopped by these, and this process has not stopped yet.
+    stops: VecDeque<i32>,
     program: i32,
 }
 
@@ -230,11 +233,7 @@ impl Front {
             match News::hear(&mut self.news) {
                 Some(News::Started(pid)) => self.program = pid,
                 Some(News::OfGroup(group)) => self.hand_on(group),
-                Some(News::Stopped(signal)) => {
-                    signals::suffer(signal);
-                    self.undo(libc::SIGCONT);
-                    self.tell(GOES_ON);
-                }
+                Some(News::Stopped(signal)) => self.stops.push_back(signal),
                 Some(News::Ended(status, stays)) => {
                     if !stays {
                         // When we are gone nothing of the run is left.
@@ -252,6 +251,23 @@ impl Front {
                     ));
                 }
             }
+            self.stop_as_told();
+        }
+    }
+
+    /// Stops as the program has, when it is known of every signal that came whether the program has it. A stop
+    /// takes pending signals away unseen, and one to go on that was asked for before would then be handed on
+    /// although it is over.
+    fn stop_as_told(&mut self) {
+        while let Some(&signal) = self.stops.front() {
+            signals::settle();
+            self.take_all();
+            if !self.asked.is_empty() {
+                return;
+            }
+            self.stops.pop_front();
+            signals::suffer(signal);
+            self.tell(GOES_ON);
         }
     }
 
@@ -283,7 +299,9 @@ impl Front {
         self.undo(came.signal);
         let own = came.sender == std::process::id() as i32 || came.sender == self.supervisor;
         if own && !came.by_kernel {
-            // A pipe of ours that nobody reads; or we are to go on.
+            // A pipe of ours that nobody reads; or we are to go on, as the program has. That takes away one to stop
+            // that came since, so what was asked for before may be over without our knowing.
+            self.undo(libc::SIGTSTP);
             return;
         }
         signals::settle();

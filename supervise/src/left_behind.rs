@@ -9,7 +9,7 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use hugeswap_control::link::ENV;
+use hugeswap_control::link::{Door, ENV};
 
 use super::unmanaged::children;
 
@@ -39,7 +39,9 @@ impl Mark {
                 return false;
             };
             if !environment.is_empty() {
-                return environment.split(|&b| b == 0).any(|v| v == self.0);
+                return environment
+                    .split(|&b| b == 0)
+                    .any(|v| Door::split(v).0 == self.0);
             }
             // In the middle of exec there is neither this nor that; without an environment there is that.
             let is_in_exec = read("auxv").is_ok_and(|a| a.is_empty())

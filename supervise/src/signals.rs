@@ -4,8 +4,8 @@
 //! group (by the terminal, or by `kill(0)`) the program has already. To tell one from the other, front
 //! and supervisor, which is of the group too, block these signals: what the supervisor has pending was
 //! sent to both. That may also be somebody who sends to each `hugeswap` that there is (`pkill`): so from
-//! outside the group only what terminals and shells send to groups counts as sent to it. SIGTERM twice
-//! is better than not at all.
+//! outside the group only what terminals send to groups counts as sent to it, and what the shell sends that
+//! started the run (`kill %1`). From anybody else SIGTERM twice is better than not at all.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -165,7 +165,7 @@ pub struct Came {
     pub is_over: bool,
 }
 
-/// What terminals and shells send to groups.
+/// What terminals send to groups, and shells.
 const OF_GROUPS: [i32; 7] = [
     libc::SIGINT,
     libc::SIGQUIT,
@@ -188,8 +188,17 @@ impl Came {
 
     /// The supervisor has it too: whether that means that the program has.
     pub fn is_for_group(&self) -> bool {
-        self.by_kernel || OF_GROUPS.contains(&self.signal) || is_of_group(self.sender)
+        self.by_kernel
+            || OF_GROUPS.contains(&self.signal)
+            || is_of_group(self.sender)
+            || is_shell(self.sender)
     }
+}
+
+/// Whether a process has started this one, or leads the session.
+fn is_shell(pid: i32) -> bool {
+    // SAFETY: no memory is passed.
+    pid > 0 && unsafe { pid == libc::getppid() || pid == libc::getsid(0) }
 }
 
 /// Whether a process is of this one's group.

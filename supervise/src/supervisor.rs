@@ -541,6 +541,7 @@ impl Run {
 /// What is known of the front.
 struct Front {
     process: Process,
+    number: u32,
     gone: AtomicBool,
     /// How often it was told to stop, and how often it has gone on after that.
     told: AtomicU32,
@@ -551,6 +552,7 @@ impl Front {
     fn new(process: Process) -> Front {
         Front {
             process,
+            number: std::os::unix::process::parent_id(),
             gone: AtomicBool::new(false),
             told: AtomicU32::new(0),
             went_on: AtomicU32::new(0),
@@ -563,14 +565,17 @@ impl Front {
     }
 
     /// The shell lets the whole group go on; somebody else perhaps the program alone. The front may be
-    /// about to stop only now, so once is not enough.
+    /// about to stop only now, so once is not enough. While it runs it is left alone: our signal would take away
+    /// one to stop that it has not seen.
     fn go_on(&self) {
         loop {
             let went = self.went_on.load(Acquire);
             if went == self.told.load(Acquire) || self.gone.load(Acquire) {
                 return;
             }
-            self.process.go_on();
+            if sys::may_be_stopped(self.number) {
+                self.process.go_on();
+            }
             futex::wait(&self.went_on, went, Some(10), Scope::Process);
         }
     }

@@ -398,6 +398,13 @@ pub fn is_stopped(pid: i32) -> bool {
     }
 }
 
+/// Whether a process is stopped, or that can't be found out.
+pub fn may_be_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    let state = stat.as_ref().ok().and_then(|s| s.rsplit_once(") "));
+    state.is_none_or(|(_, rest)| rest.starts_with(['T', 't']))
+}
+
 /// Waits until one of the descriptors has something to read, or its other end is gone, or so long; says
 /// which.
 pub fn wait_readable<const N: usize>(

@@ -42,6 +42,18 @@ pub fn of_thread(tid: u32, fd: i32) -> Result<i32, Errno> {
     copy.map(|fd| fd as i32)
 }
 
+/// The number that a socket has in the kernel, and no other.
+pub fn socket_inode(fd: i32) -> Result<u64, Errno> {
+    // SAFETY: all-zero is a valid structure, which the call fills.
+    let mut s: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: the structure outlives the call.
+    unsafe { syscall(libc::SYS_fstat, [fd as usize, &raw mut s as usize]) }?;
+    match s.st_mode & libc::S_IFMT {
+        libc::S_IFSOCK => Ok(s.st_ino),
+        _ => Err(Errno(libc::ENOTSOCK)),
+    }
+}
+
 /// Less than zero: none.
 pub fn close(fd: i32) {
     if fd < 0 {

@@ -14,6 +14,7 @@ use super::probe;
 use super::process::{Child, Shared, Told, CHILDREN};
 use super::region::Region;
 use super::stats::{median, paired_ratio, Random};
+use hugeswap_host::out;
 use hugeswap_mm::PAGE_SIZE;
 use hugeswap_page_copy as copy;
 use std::path::PathBuf;
@@ -100,8 +101,7 @@ pub fn run(args: Args) -> Result<(), String> {
         plot::write(file, &panels(&report))?;
     }
     if args.json {
-        let text = serde_json::to_string_pretty(&report).map_err(|e| e.to_string())?;
-        outln!("{text}");
+        out::json(&report)?;
     } else {
         print(&report);
     }

@@ -7,6 +7,7 @@ use super::plot::{self, Line, Panel};
 use super::region::Region;
 use super::stats::{median, paired_ratio, Random};
 use super::{probe, process};
+use hugeswap_host::out;
 use hugeswap_mm::{PAGE_SIZE, PMD_ORDER};
 use hugeswap_page_copy::{self as copy, Isa};
 use std::path::PathBuf;
@@ -166,8 +167,7 @@ pub fn run(args: Args) -> Result<(), String> {
         plot::write(file, &panels(&report))?;
     }
     if args.json {
-        let text = serde_json::to_string_pretty(&report).map_err(|e| e.to_string())?;
-        outln!("{text}");
+        out::json(&report)?;
     } else {
         print(&report);
     }

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::pattern::{Pages, Pattern, Step};
 use hugeswap_host::columns::align;
+use hugeswap_host::out;
 use hugeswap_host::size::Size;
 use queues::{Config, Queues, Refault, Split};
 use reference::{Clock, Lru, Opt};
@@ -56,9 +57,9 @@ pub struct PoliciesArgs {
     #[arg(long, value_name = "N", default_value_t = 10.0)]
     stage_us: f64,
 
-    /// Write every figure to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    /// Print every figure as JSON; tables go to standard error then
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -398,6 +399,7 @@ pub fn run(args: &PoliciesArgs) -> Result<(), String> {
                 .collect()
         }
     };
+    out::json_only(args.json);
     let mut done = Vec::new();
     for trace in &traces {
         let memory = match args.memory {
@@ -430,9 +432,8 @@ pub fn run(args: &PoliciesArgs) -> Result<(), String> {
         }
     }
     outln!("* sees what user space can't: each touch of resident memory, or the future");
-    if let Some(file) = &args.json {
-        let text = serde_json::to_string_pretty(&done).map_err(|e| e.to_string())?;
-        fs::write(file, text + "\n").map_err(|e| format!("{}: {e}", file.display()))?;
+    if args.json {
+        out::json(&done)?;
     }
     Ok(())
 }

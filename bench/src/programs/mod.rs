@@ -17,10 +17,11 @@ use super::all::Report;
 use super::arena::{Arena, Grant, Side};
 use super::error::{io_error, Error};
 use super::html;
-use super::swap_test::{with_clean_end, write_json};
+use super::swap_test::with_clean_end;
 use hugeswap_host::cgroup::{Own, Version};
 use hugeswap_host::columns::align;
 use hugeswap_host::kernel_swap::{self, Backing, KernelSwap};
+use hugeswap_host::out;
 use hugeswap_host::progress::Progress;
 use hugeswap_host::size::{Size, GIB, MIB};
 use hugeswap_host::sizing::LEAST_MEMORY;
@@ -73,9 +74,9 @@ pub struct ProgramsArgs {
     #[arg(long)]
     pub install: bool,
 
-    /// Write every figure to this file
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    /// Print every figure as JSON; tables go to standard error then
+    #[arg(long)]
+    pub json: bool,
 
     /// Write a page with a plot and the table to this file
     #[arg(long, value_name = "FILE")]
@@ -122,6 +123,7 @@ impl Kernel {
 }
 
 pub fn run(args: &ProgramsArgs) -> ExitCode {
+    out::json_only(args.json);
     with_clean_end(|stop| {
         let mut document = Document::begin(args);
         let end = compare(args, stop, &mut document);
@@ -130,8 +132,8 @@ pub fn run(args: &ProgramsArgs) -> ExitCode {
         }
         // After Ctrl-C too: an hour may have gone into what is there.
         out!("{}", text(&document));
-        if let Some(path) = &args.json {
-            write_json(path, &document)?;
+        if args.json {
+            out::json(&document).map_err(Error::Report)?;
         }
         if let Some(path) = &args.html {
             let report = Report {

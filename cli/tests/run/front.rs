@@ -72,6 +72,25 @@ fn a_signal_to_the_group_comes_once() {
     assert_eq!(done.code(), Some(4), "{done}");
 }
 
+/// `kill %1` of a shell goes to the group, from a process that is not of it.
+#[test]
+fn a_signal_from_the_shell_comes_once() {
+    let script =
+        "n=0; trap 'n=$((n+1)); echo got $n' TERM; trap 'echo end; exit 4' USR2; echo ready; \
+                  while :; do sleep 0.02; done";
+    let mut run = Run::new(64, ["sh", "-c", script]).start();
+    run.wait_for_output("ready");
+    for n in 1..=5 {
+        // The test is its parent.
+        kill(-run.front(), libc::SIGTERM);
+        run.wait_for_output(&format!("got {n}\n"));
+    }
+    kill(run.front(), libc::SIGUSR2);
+    let done = run.finish();
+    assert_eq!(done.stdout.matches("got").count(), 5, "{done}");
+    assert_eq!(done.code(), Some(4), "{done}");
+}
+
 #[test]
 fn sigint_and_sigquit_to_the_front_alone() {
     for (signal, name) in [(libc::SIGINT, "INT"), (libc::SIGQUIT, "QUIT")] {
@@ -138,7 +157,6 @@ fn the_shell_sees_the_program_stop_and_go_on() {
 
 /// Of two signals to the group, one right behind the other, the second takes the first away where it still waits.
 #[test]
-#[ignore = "open: once in some hundred pairs the first holds (docs/compatibility-limits.md)"]
 fn what_comes_last_holds() {
     let hog = compile("hog");
     let mut run = Run::new(64, [hog.to_str().unwrap(), "1", "wait"]).start();

@@ -1,6 +1,7 @@
 //! What a program does to itself, the same with and without us: limits, filters of system calls,
 //! addresses that are not there, threads that end one by one.
 
+use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
@@ -49,6 +50,48 @@ fn small_files() {
     assert!(done.stderr.contains("swap is full"), "{done}");
 }
 
+/// Settings of the machine, as they were when this is dropped.
+struct Overcommit([(&'static str, String); 3]);
+
+impl Overcommit {
+    /// Not at all, and with so many KiB that nobody else on the machine comes to the end of them.
+    fn never(kilobytes: u64) -> Overcommit {
+        // Of the last two the one that is set takes the other's place.
+        let names = ["overcommit_memory", "overcommit_ratio", "overcommit_kbytes"];
+        let before = names.map(|name| (name, fs::read_to_string(Self::path(name)).unwrap()));
+        let guard = Overcommit(before);
+        fs::write(Self::path("overcommit_kbytes"), kilobytes.to_string()).unwrap();
+        fs::write(Self::path("overcommit_memory"), "2").unwrap();
+        guard
+    }
+
+    fn path(name: &str) -> String {
+        format!("/proc/sys/vm/{name}")
+    }
+}
+
+impl Drop for Overcommit {
+    fn drop(&mut self) {
+        let [memory, share, absolute] = &self.0;
+        // The one of these that is not in use is 0, and setting it would end the other.
+        let how_much = if absolute.1.trim() == "0" {
+            share
+        } else {
+            absolute
+        };
+        for (name, was) in [memory, how_much] {
+            let _ = fs::write(Self::path(name), was);
+        }
+    }
+}
+
+/// Where memory is not overcommitted the same calls fail in the same way.
+#[test]
+fn no_overcommit() {
+    let _set = Overcommit::never(1 << 30);
+    both("limits", &["no_overcommit"], 64).has_swapped();
+}
+
 /// What the engine may need of writable addresses is a small part of such a limit, in the program and
 /// its children.
 #[test]
@@ -84,6 +127,7 @@ cases! {
     plain_with_signals,
     no_mappings,
     one_of_two,
+    asks_only,
     for_all_threads,
     killed_thread,
     one_by_one,

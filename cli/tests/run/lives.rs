@@ -24,6 +24,43 @@ fn run(what: &str, options: &[&str]) -> Done {
     done
 }
 
+/// A program that is started in other name spaces is managed like one that was forked there.
+#[test]
+fn programs_in_other_network_and_user_name_spaces() {
+    let hog = compile("hog");
+    let hog = hog.display();
+    for line in [
+        format!("exec unshare -Urn {hog} 128"),
+        // By fork and exec from there, and from what was started so.
+        format!("exec unshare -Urn sh -c '{hog} 128 && sh -c \"{hog} 96 && {hog} 96\"'"),
+        format!("exec unshare -Urnmpf --mount-proc sh -c '{hog} 128 && {hog} 96'"),
+    ] {
+        let done = Run::new(64, ["sh", "-c", &line]).ok();
+        assert!(done.stdout.lines().all(|l| l == "ok"), "{done}");
+        assert_eq!(done.stderr, "", "{done}");
+        done.has_swapped();
+    }
+}
+
+/// What it takes to find the supervisor from there is not left to the program, nor lost when exec fails.
+#[test]
+fn no_descriptor_is_left_by_an_exec_elsewhere() {
+    let script = "import os\n\
+        before = os.listdir('/proc/self/fd')\n\
+        for _ in range(20):\n\
+        \ttry: os.execv('/nowhere', ['x'])\n\
+        \texcept FileNotFoundError: pass\n\
+        assert os.listdir('/proc/self/fd') == before\n\
+        os.execv('/bin/ls', ['ls', '/proc/self/fd'])";
+    let line = ["unshare", "-Urn", "python3", "-c", script];
+    let mut plain = Command::new(line[0]);
+    let plain = plain.args(&line[1..]).stdin(Stdio::null());
+    let plain = plain.output().unwrap();
+    assert!(plain.status.success(), "{plain:?}");
+    let done = Run::new(64, line).ok();
+    assert_eq!(done.stdout.as_bytes(), plain.stdout, "{done}");
+}
+
 /// Two processes that are both number 1 as they see themselves.
 #[test]
 fn in_name_spaces_of_their_own() {

@@ -69,6 +69,8 @@ exact_cases! {
     mutexes,
     looks_at_all,
     hinted_while_unmapped,
+    mapped_behind_the_break,
+    what_is_mapped,
 }
 
 /// Where memory lies, and who has it: c/addresses.c.

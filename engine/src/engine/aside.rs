@@ -61,7 +61,7 @@ impl Engine {
         // Nobody uses their stacks and buffers any more.
         mem::forget_threads_own();
         let result = call();
-        let started = Start::again(self.link.address, kept).run(again_main);
+        let started = Start::with_socket(self.link.address, kept).run(again_main);
         fd::close(kept);
         drop(limits);
         if let Err(err) = started {

@@ -22,6 +22,7 @@ const PLACE: u32 = 7;
 const WAKE: u32 = 8;
 const LEAVE: u32 = 9;
 const RIGHTS: u32 = 10;
+const DOOR: u32 = 11;
 
 struct Request {
     op: AtomicU32,
@@ -131,6 +132,14 @@ impl Engine {
         let _ = self.doorbells.ring(bell, PLACE, [door as usize, tid, 0]);
     }
 
+    /// Hands the supervisor a socket: of two the one with this number in the caller's table, and this one
+    /// in the kernel. The program that the process becomes has the other.
+    pub fn hand_door(&self, bell: usize, socket: i32, inode: u64) -> Result<(), Errno> {
+        let tid = crate::sys::thread::gettid() as usize;
+        let args = [socket as usize, tid, inode as usize];
+        self.doorbells.ring(bell, DOOR, args)
+    }
+
     /// Lets all transfers end and the engine stand still, for fork.
     /// An error: there must be no fork; `thaw` is called for all that.
     pub(super) fn freeze(&self, bell: usize) -> Result<(), Errno> {
@@ -204,6 +213,7 @@ impl Engine {
                 Ok(()) => return true,
                 e => e,
             },
+            DOOR => self.link.hand_door(a as i32, b as u32, c as u64),
             // Answered when everybody stands still.
             LEAVE => {
                 self.note_leave(bell, a as i32, b as u32);

@@ -61,8 +61,8 @@ pub(super) struct Start<'a> {
     place: Option<Place>,
     /// In a child: what to register again.
     regions: &'a Regions,
-    /// Where an engine starts again: a socket from which its descriptors come. In a child: the supervisor's
-    /// door. -1: none.
+    /// Where an engine starts again: a socket from which its descriptors come. In a child, or a new program: the
+    /// supervisor's door. -1: none.
     pub(super) socket: i32,
     /// 0 while it works, then 1.
     done: AtomicU32,
@@ -81,7 +81,7 @@ impl Start<'_> {
         }
     }
 
-    pub(super) fn again(address: Address, socket: i32) -> Start<'static> {
+    pub(super) fn with_socket(address: Address, socket: i32) -> Start<'static> {
         Start {
             socket,
             ..Start::new(address)
@@ -112,9 +112,10 @@ impl Start<'_> {
     }
 }
 
-/// Starts the engine of this process, in the run that the address names.
-pub fn start(address: Address) -> Result<&'static Engine, StartError> {
-    Start::new(address).run(first_main)?;
+/// Starts the engine of this process, in the run that the address names. `door`: a way to the supervisor for a
+/// program that can't find it, or -1; the caller's.
+pub fn start(address: Address, door: i32) -> Result<&'static Engine, StartError> {
+    Start::with_socket(address, door).run(first_main)?;
     super::get().ok_or(StartError::Resources(Errno::ENOMEM))
 }
 
@@ -145,8 +146,8 @@ extern "C" fn first_main(arg: *mut u8) {
     let s = unsafe { &*(arg as *const Start<'_>) };
     // The thread's descriptor table is a copy of the program's: keeping any of it open would keep
     // the program's pipes and sockets from ending.
-    fd::close_all_but(&[]);
-    match run::join(&s.address, s.place, -1).and_then(|joined| build(s, &joined)) {
+    fd::close_all_but(&[s.socket]);
+    match run::join(&s.address, s.place, s.socket).and_then(|joined| build(s, &joined)) {
         Ok(e) => {
             ENGINE.store(e as *const Engine as *mut Engine, Release);
             run(e, s);

@@ -35,6 +35,11 @@ impl Processes {
                 }
                 self.promise(id);
             }
+            Ok(Received::Packet(Some(Request::Door))) => {
+                if let Some(door) = fds.pop() {
+                    self.open_door(id, door);
+                }
+            }
             Ok(Received::Packet(Some(Request::Call))) => {
                 if let Some(m) = self.members.get(&id) {
                     m.page().called.store(0, Release);
@@ -86,12 +91,21 @@ impl Processes {
             return;
         };
         let socket = socket.as_raw_fd();
-        let sent = match &reply {
-            Ok((place, handle)) => Reply::Place(*place).send(socket, &[handle.as_raw_fd()]),
-            Err(e) => Reply::Refused(*e).send(socket, &[]),
+        let refuse = |e: Errno| Reply::Refused(e).send(socket, &[]);
+        let answered = match reply {
+            Ok((place, handle)) => match Reply::Place(place).send(socket, &[handle.as_raw_fd()]) {
+                // There may be too many descriptors on their way.
+                Err(_) => {
+                    self.life.let_go(by, place.id);
+                    refuse(Errno::EAGAIN)
+                }
+                sent => sent,
+            },
+            Err(e) => refuse(e),
         };
-        if let (Err(_), Ok((place, _))) = (sent, reply) {
-            self.life.let_go(by, place.id);
+        if answered.is_err() {
+            // It would wait for ever.
+            self.hang_up(by);
         }
     }
 

@@ -216,6 +216,50 @@ static void hinted_while_unmapped(void) {
   MUST(pthread_join(thread, 0) == 0);
 }
 
+/* What the program has mapped behind the break stays its own, and a hole there is none for long. */
+static void mapped_behind_the_break(void) {
+  char *end = sbrk(0), *at = (char *)(((u64)end + 8 * MB) & ~(u64)(PAGE - 1));
+  int flags = MAP_ANONYMOUS | MAP_FIXED;
+  for (int shared = 0; shared < 2; shared++) {
+    MUST(mmap(at, MB, PROT_READ | PROT_WRITE, flags | (shared ? MAP_SHARED : MAP_PRIVATE), -1, 0) == at);
+    fill(at, MB, 3);
+    MUST(brk(at - 8) == -1 && errno == ENOMEM && sbrk(0) == end);
+    MUST(brk(end + 16 * MB) == -1 && errno == ENOMEM && sbrk(0) == end);
+    MUST(brk(end + 4 * MB) == 0);
+    memset(end, 1, 4 * MB);
+    push_out();
+    MUST(brk(end) == 0);
+    verify(at, MB, 3, "behind the break");
+    MUST(munmap(at, MB) == 0);
+    MUST(brk(end + 16 * MB) == 0);
+    memset(end, 1, 16 * MB);
+    push_out();
+    for (size_t i = 0; i < 16 * MB; i++) MUST(end[i] == 1);
+    MUST(brk(end) == 0);
+  }
+  /* Below the heap nothing changes. */
+  MUST(brk((void *)PAGE) == 0 && sbrk(0) == end);
+}
+
+/* Unwinders ask this of addresses that may be anything. */
+static void what_is_mapped(void) {
+  unsigned char v[1024];
+  char *q = map_rw(4 * MB);
+  fill(q, 4 * MB, 5);
+  MUST(munmap(q + MB, MB) == 0);
+  /* What is unmapped is given to the window again now and then. */
+  push_out();
+  MUST(mincore(q + MB, PAGE, v) == -1 && errno == ENOMEM);
+  MUST(mincore(q, 2 * MB, v) == -1 && errno == ENOMEM);
+  MUST(syscall(SYS_mincore, q + MB, PAGE, v) == -1 && errno == ENOMEM);
+  MUST(mincore(q, MB, v) == 0 && mincore(q + 2 * MB, MB, v) == 0);
+  MUST(mincore(q + 1, PAGE, v) == -1 && errno == EINVAL);
+  MUST(mincore(q, PAGE, (void *)8) == -1 && errno == EFAULT);
+  char *beyond = (char *)(((u64)sbrk(0) + 64 * MB) & ~(u64)(PAGE - 1));
+  MUST(mincore(beyond, PAGE, v) == -1 && errno == ENOMEM);
+  verify(q, MB, 5, "in front of the hole");
+}
+
 int main(int argc, char **argv) {
   MUST(argc == 2);
   p = map_rw(bytes);
@@ -227,6 +271,8 @@ int main(int argc, char **argv) {
   else if (!strcmp(argv[1], "mutexes")) mutexes();
   else if (!strcmp(argv[1], "looks_at_all")) looks_at_all();
   else if (!strcmp(argv[1], "hinted_while_unmapped")) hinted_while_unmapped();
+  else if (!strcmp(argv[1], "mapped_behind_the_break")) mapped_behind_the_break();
+  else if (!strcmp(argv[1], "what_is_mapped")) what_is_mapped();
   else STOP("unknown: %s", argv[1]);
   say("ok\n");
   return 0;

@@ -140,6 +140,35 @@ static void less_data(void) { less_memory(RLIMIT_DATA); }
 
 static void fewer_addresses(void) { less_memory(RLIMIT_AS); }
 
+/* Where memory is not overcommitted, what can be written counts against 1 TiB, touched or not. */
+static void no_overcommit(void) {
+  size_t too_much = 2048ul << 30, half = 640ul << 30;
+  int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+  MUST(mmap(0, too_much, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED && errno == ENOMEM);
+  MUST(mmap(0, too_much, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, -1, 0) == MAP_FAILED && errno == ENOMEM);
+  MUST(sbrk(too_much) == (void *)-1 && errno == ENOMEM);
+  char *q = mmap(0, too_much, PROT_NONE, flags, -1, 0);
+  MUST(q != MAP_FAILED);
+  MUST(mprotect(q, too_much, PROT_READ | PROT_WRITE) == -1 && errno == ENOMEM);
+  MUST(mprotect(q, 32 * MB, PROT_READ | PROT_WRITE) == 0);
+  fill(q, 32 * MB, 5);
+  MUST(mremap(p, bytes, too_much, MREMAP_MAYMOVE) == MAP_FAILED && errno == ENOMEM);
+  push_out();
+  verify(p, bytes, 1, "after a call that failed");
+  verify(q, 32 * MB, 5, "opened");
+  MUST(munmap(q, too_much) == 0);
+  children(2);
+  /* A child would count as much again. */
+  q = mmap(0, half, PROT_READ | PROT_WRITE, flags, -1, 0);
+  MUST(q != MAP_FAILED);
+  fill(q, MB, 6);
+  MUST(fork() == -1 && errno == ENOMEM);
+  push_out();
+  verify(q, MB, 6, "after a fork that failed");
+  MUST(munmap(q, half) == 0);
+  children(1);
+}
+
 static void *deep(void *arg) {
   volatile char a[32 << 10];
   for (size_t i = 0; i < sizeof a; i++) a[i] = i;
@@ -220,6 +249,7 @@ int main(int argc, char **argv) {
   else if (!strcmp(argv[1], "less_data")) less_data();
   else if (!strcmp(argv[1], "fewer_addresses")) fewer_addresses();
   else if (!strcmp(argv[1], "small_files")) small_files();
+  else if (!strcmp(argv[1], "no_overcommit")) no_overcommit();
   else if (!strcmp(argv[1], "small_stacks")) small_stacks(argv);
   else if (!strcmp(argv[1], "many_threads")) many_threads();
   else STOP("unknown: %s", argv[1]);

@@ -2,6 +2,7 @@
 #include "check.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sched.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -166,6 +167,12 @@ int main(int argc, char **argv) {
     MUST(write(1, "ok\n", 3) == 3);
     madvise(p, bytes, MADV_COLD);
     STOP("not killed");
+  } else if (!strcmp(what, "asks_only")) {
+    /* Whether there are filters: afterwards there is none, and all goes on as before. */
+    MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, 0) == -1 && errno == EFAULT);
+    MUST(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, 0) == -1 && errno == EFAULT);
+    MUST(unshare(CLONE_NEWUSER) == 0);
+    work(1);
   } else if (!strcmp(what, "one_by_one")) {
     MUST(pthread_create(&t, 0, last, 0) == 0);
     syscall(SYS_exit, 7);
