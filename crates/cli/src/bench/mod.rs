@@ -6,6 +6,7 @@
 
 pub mod all;
 pub mod arena;
+pub mod build;
 pub mod error;
 pub mod fio;
 pub mod html;
@@ -20,6 +21,7 @@ pub mod report;
 pub mod swap_args;
 pub mod swap_run;
 pub mod swap_test;
+pub mod watch;
 pub mod worker;
 pub mod workload;
 
@@ -59,6 +61,7 @@ pub enum Test {
     ThpSwapAllocator(crate::bench_allocator::Args),
     All(all::AllArgs),
     Programs(programs::ProgramsArgs),
+    Build(build::BuildArgs),
     Policies(policies::PoliciesArgs),
     /// Copy and clear huge pages in several orders, under cache pressure
     HugeCopy(huge_copy::Args),
@@ -82,6 +85,7 @@ pub fn run(args: BenchArgs) -> ExitCode {
         },
         Test::All(args) => all::run(&args),
         Test::Programs(args) => programs::run(&args),
+        Test::Build(args) => build::run(&args),
         Test::Policies(args) => one_line(policies::run(&args)),
         Test::HugeCopy(args) => one_line(huge_copy::run(args)),
         Test::AnonCowSeq(args) => one_line(anon_cow_seq::run(args)),

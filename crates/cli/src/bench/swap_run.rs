@@ -8,6 +8,7 @@ use super::arena::Arena;
 use super::error::{io_error, Error};
 use super::latency::Latency;
 use super::swap_args::{Contestant, Plan};
+use super::watch::{Seen, Watch};
 use super::worker::Round;
 use crate::cgroup::Usage;
 use crate::undo::Interrupt;
@@ -42,6 +43,8 @@ pub struct Figures {
     pub rounds: Vec<Round>,
     /// What hugeswap counted itself.
     pub stats: Option<serde_json::Value>,
+    /// What the machine did meanwhile.
+    pub seen: Seen,
 }
 
 /// In microseconds.
@@ -79,16 +82,19 @@ pub fn measure(
     let mut command = arena.command(program)?;
     command.args(plan.worker().words());
     let lines = |text: &[u8]| text.iter().filter(|byte| **byte == b'\n').count();
+    let watch = Watch::begin();
     let (output, status) = arena.run(command, stop, &mut |text| {
         tick(lines(text));
         Ok(())
     })?;
+    let seen = watch.seen();
     let usage = arena.usage();
     let rounds = parse(&output)?;
     let who = contestant.to_string();
     let expected = expected_rounds(plan);
     ended_well(&rounds, expected, &usage, arena.limit(), status, who)?;
-    Ok(figures(rounds, arena.swapped(), usage.peak, arena.stats()))
+    let figures = figures(rounds, arena.swapped(), usage.peak, arena.stats());
+    Ok(Figures { seen, ..figures })
 }
 
 fn expected_rounds(plan: &Plan) -> u64 {
@@ -194,6 +200,7 @@ fn figures(
         seconds,
         rounds,
         stats,
+        seen: Seen::default(),
     }
 }
 

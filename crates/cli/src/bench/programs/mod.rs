@@ -377,6 +377,7 @@ impl Bench<'_> {
                         memory: Size::from_bytes(limit - MARGIN),
                         swap: &swap,
                         room,
+                        first: None,
                     },
                 },
             ),
