@@ -338,6 +338,17 @@ pub fn faults() -> (u64, u64) {
     (usage.ru_minflt as u64, usage.ru_majflt as u64)
 }
 
+/// Seconds of the clock that does not jump, which all processes share.
+pub fn now() -> f64 {
+    let mut time = MaybeUninit::<libc::timespec>::zeroed();
+    // SAFETY: `time` is large enough; this clock can't fail, and zeroed bytes are a valid time.
+    let time = unsafe {
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, time.as_mut_ptr());
+        time.assume_init()
+    };
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
 /// Seconds that children that have ended, and theirs, took of processors: in user mode, and in the kernel.
 pub fn times_of_children() -> (f64, f64) {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
