@@ -731,6 +731,7 @@ impl<'e> Handler<'e> {
         let to = self.place_of(read);
         let new = self.gathers[i].begin(slot, to, &plan);
         self.cache.charge_own(new);
+        self.cache.stats().swpin_gathered.inc();
         for run in plan.runs() {
             let addr = self.gathers[i].addr(&run);
             self.request(slot, run.entry, run.nr, addr, 0);
