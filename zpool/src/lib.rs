@@ -1,0 +1,241 @@
+//! Compressed memory: pages of the program that have left it, each compressed alone (as zswap does it), in
+//! slabs of the engine's own (as zsmalloc's).
+//!
+//! It uses `mm` and `sys`. It may not know of ranges or devices: it is given pages and gives handles back.
+//!
+//! The pool is private memory of the process: a forked child has a copy, and a core file holds it. Who
+//! owns an object, and when it may be read or freed, is the range's lock's business (`swap_cache::zswap`);
+//! the pool's own lock guards places only.
+#![allow(unsafe_code)]
+
+mod admission;
+mod codec;
+mod slab;
+
+pub use admission::{Admission, Fill};
+pub use codec::{decompress, Wrong};
+pub use slab::{Handle, BLOCK_PAGES, LARGEST};
+
+use core::sync::atomic::{AtomicUsize, Ordering::*};
+use hugeswap_mm::{Page, PAGE_SIZE, PMD_SIZE};
+use hugeswap_sys::limits::beyond_memory;
+use hugeswap_sys::sync::Mutex;
+use hugeswap_sys::{mem, Errno};
+use slab::{Block, Slab, BLOCK, MAX_BLOCKS};
+
+/// An object begins with its length and the time at which it was stored.
+const LEN_BYTES: usize = 2;
+const HEAD: usize = LEN_BYTES + 4;
+/// Empty blocks that are kept for what comes next.
+const SPARE: usize = 8;
+
+pub struct Zpool {
+    base: usize,
+    slab: Mutex<Slab>,
+    /// Bytes from the base on that are accessible: address space counts against RLIMIT_DATA only from then.
+    open: AtomicUsize,
+    stored: AtomicUsize,
+}
+
+/// How much the pool's memory has grown or shrunk, in pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Pages(pub usize);
+
+/// A page that was stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stored {
+    pub handle: Handle,
+    /// The pool took so much more memory.
+    pub grown: Pages,
+    /// What the page takes now.
+    pub bytes: usize,
+}
+
+impl Zpool {
+    /// One that can take so many bytes.
+    pub fn new(bytes: u64) -> Result<Zpool, Errno> {
+        let n = (bytes / BLOCK as u64).clamp(1, MAX_BLOCKS as u64) as usize;
+        // SAFETY: all-zero bytes are a block that was never used.
+        let blocks = unsafe { mem::map_table::<Block>(n) }?;
+        Ok(Zpool {
+            base: mem::reserve_aligned((n * BLOCK).next_multiple_of(PMD_SIZE))?,
+            slab: Mutex::new(Slab::new(blocks)),
+            open: AtomicUsize::new(0),
+            stored: AtomicUsize::new(0),
+        })
+    }
+
+    /// Where objects begin, and the table of blocks: for the reader of a core file.
+    pub fn places(&self) -> [usize; 2] {
+        [self.base, self.slab.lock().table()]
+    }
+
+    /// Pages of memory that the pool takes.
+    pub fn pages(&self) -> usize {
+        self.slab.lock().open() * BLOCK_PAGES
+    }
+
+    /// Pages of the program that are in it.
+    pub fn stored(&self) -> usize {
+        self.stored.load(Relaxed)
+    }
+
+    /// Compresses the page; none where it takes more than [`LARGEST`], or there is no memory. For the reclaim
+    /// thread alone.
+    /// `time` is the caller's.
+    pub fn store(&self, page: &Page, time: u32) -> Option<Stored> {
+        let mut small = [0; LARGEST];
+        let n = codec::compress(page, &mut small[HEAD..])?;
+        small[..LEN_BYTES].copy_from_slice(&(n as u16).to_ne_bytes());
+        small[LEN_BYTES..HEAD].copy_from_slice(&time.to_ne_bytes());
+        let bytes = n + HEAD;
+        let reach = self.slab.lock().reach();
+        self.make_accessible(reach * BLOCK).ok()?;
+        let (placed, at) = {
+            let mut slab = self.slab.lock();
+            let placed = slab.alloc(bytes)?;
+            (placed, slab.offset(placed.handle)?.0)
+        };
+        // SAFETY: the place is the object's alone, is accessible, and has room for it.
+        unsafe {
+            core::ptr::copy_nonoverlapping(small.as_ptr(), (self.base + at) as *mut u8, bytes);
+        }
+        self.stored.fetch_add(1, Relaxed);
+        let grown = Pages(if placed.opens { BLOCK_PAGES } else { 0 });
+        Some(Stored {
+            handle: placed.handle,
+            grown,
+            bytes,
+        })
+    }
+
+    /// The object's page again, and the time at which it was stored. The caller sees to it that nobody frees
+    /// it meanwhile.
+    pub fn load(&self, handle: Handle, to: &mut Page) -> Result<u32, Wrong> {
+        let (at, size) = self.slab.lock().offset(handle).ok_or(Wrong)?;
+        // SAFETY: an object that is in use is accessible, and does not change.
+        let object = unsafe { core::slice::from_raw_parts((self.base + at) as *const u8, size) };
+        open_object(object, to)
+    }
+
+    /// Gives objects' places back; by how much the pool has shrunk.
+    pub fn free(&self, handles: impl Iterator<Item = Handle>) -> Pages {
+        let mut freed = 0;
+        {
+            let mut slab = self.slab.lock();
+            for handle in handles {
+                freed += usize::from(slab.free(handle));
+            }
+        }
+        self.stored.fetch_sub(freed, Relaxed);
+        self.shrink(SPARE)
+    }
+
+    /// Gives the memory of empty blocks back, but for so many.
+    pub fn shrink(&self, keep: usize) -> Pages {
+        let mut pages = 0;
+        loop {
+            let Some(block) = self.slab.lock().take_empty(keep) else {
+                return Pages(pages);
+            };
+            // SAFETY: the block has no object, and nobody else has it: it is on no list.
+            let _ = unsafe { mem::madvise(self.base + block * BLOCK, BLOCK, libc::MADV_DONTNEED) };
+            self.slab.lock().gone(block);
+            pages += BLOCK_PAGES;
+        }
+    }
+
+    fn make_accessible(&self, end: usize) -> Result<(), Errno> {
+        let open = self.open.load(Acquire);
+        if end <= open {
+            return Ok(());
+        }
+        let end = end.next_multiple_of(PMD_SIZE);
+        // SAFETY: our own reservation. Huge pages would be charged to the memory group before they are used.
+        unsafe {
+            let (at, len) = (self.base + open, end - open);
+            beyond_memory(|| mem::mprotect(at, len, libc::PROT_READ | libc::PROT_WRITE))?;
+            let _ = mem::madvise(at, len, libc::MADV_NOHUGEPAGE);
+        }
+        self.open.fetch_max(end, AcqRel);
+        Ok(())
+    }
+
+    /// In a forked child, where whoever held the lock does not exist.
+    pub fn reset_lock(&self) {
+        self.slab.reset();
+    }
+}
+
+/// The page of an object's bytes, and perhaps some more behind it; and its time.
+pub fn open_object(object: &[u8], to: &mut Page) -> Result<u32, Wrong> {
+    let (head, rest) = object.split_at_checked(HEAD).ok_or(Wrong)?;
+    let len = usize::from(u16::from_ne_bytes([head[0], head[1]]));
+    decompress(rest.get(..len).ok_or(Wrong)?, to)?;
+    Ok(u32::from_ne_bytes([head[2], head[3], head[4], head[5]]))
+}
+
+/// How many bytes an object can have.
+pub const OBJECT_MAX: usize = LARGEST;
+
+/// How many bytes an object at that address can have: it lies within a block.
+pub fn object_bytes(at: usize) -> usize {
+    OBJECT_MAX.min(BLOCK - at % BLOCK)
+}
+
+const _: () = assert!(LARGEST < PAGE_SIZE);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(seed: u64) -> Page {
+        let mut x = seed;
+        core::array::from_fn(|i| {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(seed);
+            // Compressible, and no two alike.
+            if i % 8 < 1 {
+                (x >> 40) as u8 & 63
+            } else {
+                0
+            }
+        })
+    }
+
+    #[test]
+    fn pages_come_back_and_memory_goes() {
+        let pool = Zpool::new(64 << 20).unwrap();
+        let mut grown = 0;
+        let stored: Vec<_> = (0..2000)
+            .map(|i| {
+                let s = pool.store(&page(i), i as u32).unwrap();
+                grown += s.grown.0;
+                s
+            })
+            .collect();
+        assert_eq!((pool.stored(), pool.pages()), (2000, grown));
+        assert!(grown < 2000, "{grown}");
+        let mut back = [0; PAGE_SIZE];
+        for (i, s) in stored.iter().enumerate() {
+            assert_eq!(pool.load(s.handle, &mut back), Ok(i as u32));
+            assert!(back == page(i as u64), "{i}");
+        }
+        let shrunk = pool.free(stored.iter().map(|s| s.handle)).0 + pool.shrink(0).0;
+        assert_eq!((shrunk, pool.pages(), pool.stored()), (grown, 0, 0));
+        assert_eq!(pool.load(stored[0].handle, &mut back), Err(Wrong));
+    }
+
+    #[test]
+    fn an_object_that_is_cut_is_wrong() {
+        let mut to = [0; PAGE_SIZE];
+        for object in [
+            &[][..],
+            &[1],
+            &[0; 6],
+            &[200, 0, 0, 0, 0, 0, 1, 2],
+            &[255; 9],
+        ] {
+            assert_eq!(open_object(object, &mut to), Err(Wrong));
+        }
+    }
+}
