@@ -17,6 +17,7 @@ extern crate hugeswap_host;
 pub mod all;
 pub mod allocator;
 pub mod arena;
+pub mod build;
 pub mod copy;
 pub mod error;
 pub mod fio;
@@ -31,6 +32,7 @@ pub mod report;
 pub mod swap_args;
 pub mod swap_run;
 pub mod swap_test;
+pub mod watch;
 pub mod worker;
 pub mod workload;
 
@@ -70,6 +72,7 @@ pub enum Test {
     ThpSwapAllocator(crate::allocator::Args),
     All(all::AllArgs),
     Programs(programs::ProgramsArgs),
+    Build(build::BuildArgs),
     Policies(policies::PoliciesArgs),
     /// Copy and clear huge pages in several orders, under cache pressure
     HugeCopy(huge_copy::Args),
@@ -93,6 +96,7 @@ pub fn run(args: BenchArgs) -> ExitCode {
         },
         Test::All(args) => all::run(&args),
         Test::Programs(args) => programs::run(&args),
+        Test::Build(args) => build::run(&args),
         Test::Policies(args) => one_line(policies::run(&args)),
         Test::HugeCopy(args) => one_line(huge_copy::run(args)),
         Test::AnonCowSeq(args) => one_line(anon_cow_seq::run(args)),

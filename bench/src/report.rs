@@ -28,6 +28,9 @@ pub struct Median {
     pub minor_faults: f64,
     pub major_faults: f64,
     pub peak_bytes: Option<f64>,
+    /// Of the whole machine.
+    pub function_calls: Option<f64>,
+    pub instructions_per_cycle: Option<f64>,
     pub latency: Option<Percentiles>,
 }
 
@@ -63,6 +66,8 @@ impl Median {
             minor_faults: all(|run| run.minor_faults as f64),
             major_faults: all(|run| run.major_faults as f64),
             peak_bytes: some(|run| run.peak_bytes.map(|bytes| bytes as f64)),
+            function_calls: some(|run| run.seen.function_calls.map(|n| n as f64)),
+            instructions_per_cycle: some(|run| run.seen.ipc),
             latency: percentiles(runs),
         }
     }
@@ -163,7 +168,7 @@ pub fn table(test: &Document) -> String {
 pub fn cells(test: &Document) -> Vec<Vec<String>> {
     let columns = &test.contestants;
     let mut rows = rate_rows(test);
-    let others: [(&str, Cell); 6] = [
+    let others: [(&str, Cell); 8] = [
         ("swap-in, GB/s", |c| c.median.swap_in_rate.map(gigabytes)),
         ("swap-out, GB/s", |c| c.median.swap_out_rate.map(gigabytes)),
         ("huge pages kept", |c| {
@@ -177,6 +182,12 @@ pub fn cells(test: &Document) -> Vec<Vec<String>> {
         }),
         ("peak of the group, MiB", |c| {
             c.median.peak_bytes.map(mebibytes)
+        }),
+        ("function-call interrupts", |c| {
+            c.median.function_calls.map(|n| format!("{n:.0}"))
+        }),
+        ("instructions per cycle", |c| {
+            c.median.instructions_per_cycle.map(|n| format!("{n:.2}"))
         }),
     ];
     rows.extend(others);
@@ -245,6 +256,7 @@ mod tests {
             seconds: 1.0,
             rounds: Vec::new(),
             stats: None,
+            seen: Default::default(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! One contestant, measured once: set up, run, read the figures, take down.
 
+use std::ops::Range;
 use std::process::ExitStatus;
 
 use serde::Serialize;
@@ -8,6 +9,7 @@ use super::arena::Arena;
 use super::error::{io_error, Error};
 use super::latency::Latency;
 use super::swap_args::{Contestant, Plan};
+use super::watch::{Seen, Watch};
 use super::worker::Round;
 use hugeswap_host::cgroup::Usage;
 use hugeswap_host::undo::Interrupt;
@@ -17,7 +19,7 @@ const PAGE: u64 = 4096;
 /// The figures of one run. Rates are in bytes per second.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
-    /// Sum of the processes' rates in the round that fills the range.
+    /// Of all processes in the round that fills the range.
     pub first_rate: f64,
     /// The same over all rounds after it.
     pub later_rate: Option<f64>,
@@ -37,11 +39,13 @@ pub struct Figures {
     /// Microseconds, and the share of the accesses that was done by then.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub latency_curve: Vec<(f64, f64)>,
-    /// Wall time of the slowest process.
+    /// Of all rounds.
     pub seconds: f64,
     pub rounds: Vec<Round>,
     /// What hugeswap counted itself.
     pub stats: Option<serde_json::Value>,
+    /// What the machine did meanwhile.
+    pub seen: Seen,
 }
 
 /// In microseconds.
@@ -79,16 +83,19 @@ pub fn measure(
     let mut command = arena.command(program)?;
     command.args(plan.worker().words());
     let lines = |text: &[u8]| text.iter().filter(|byte| **byte == b'\n').count();
+    let watch = Watch::begin();
     let (output, status) = arena.run(command, stop, &mut |text| {
         tick(lines(text));
         Ok(())
     })?;
+    let seen = watch.seen();
     let usage = arena.usage();
     let rounds = parse(&output)?;
     let who = contestant.to_string();
     let expected = expected_rounds(plan);
     ended_well(&rounds, expected, &usage, arena.limit(), status, who)?;
-    Ok(figures(rounds, arena.swapped(), usage.peak, arena.stats()))
+    let figures = figures(rounds, arena.swapped(), usage.peak, arena.stats());
+    Ok(Figures { seen, ..figures })
 }
 
 fn expected_rounds(plan: &Plan) -> u64 {
@@ -138,47 +145,37 @@ fn figures(
     peak: Option<u64>,
     stats: Option<serde_json::Value>,
 ) -> Figures {
-    let workers = rounds
-        .iter()
-        .map(|round| round.worker)
-        .max()
-        .map_or(0, |last| last + 1);
-    let of = |worker: u32| rounds.iter().filter(move |round| round.worker == worker);
-    let rate = |worker: u32, first: bool| {
-        let chosen = of(worker).filter(|round| (round.round == 0) == first);
-        let (bytes, seconds) = chosen.fold((0, 0.0), |(bytes, seconds), round| {
-            (bytes + round.bytes, seconds + round.seconds)
-        });
-        (bytes > 0).then(|| bytes as f64 / seconds)
+    let of = |number: u64| rounds.iter().filter(move |round| round.round == number);
+    // From the begin of the first process to the end of the last.
+    let span = |number: u64| {
+        let begin = of(number).map(|r| r.begin).fold(f64::INFINITY, f64::min);
+        let end = of(number)
+            .map(|r| r.begin + r.seconds)
+            .fold(begin, f64::max);
+        end - begin
     };
-    let sum = |first: bool| {
-        (0..workers)
-            .map(|worker| rate(worker, first))
-            .sum::<Option<f64>>()
-    };
-    let seconds = (0..workers)
-        .map(|worker| of(worker).map(|round| round.seconds).sum::<f64>())
-        .fold(0.0, f64::max);
     let last = rounds.iter().map(|round| round.round).max();
+    let numbers = 0..last.map_or(0, |last| last + 1);
+    let later = 1..numbers.end;
+    let time = |which: Range<u64>| which.map(span).sum::<f64>();
+    let rate = |which: Range<u64>, get: fn(&Round) -> u64| {
+        let all: u64 = which.clone().flat_map(of).map(get).sum();
+        (all > 0).then(|| all as f64 / time(which))
+    };
+    let seconds = time(numbers);
     let at_end = rounds.iter().filter(|round| Some(round.round) == last);
     let (resident, huge) = at_end.fold((0, 0), |(resident, huge), round| {
         (resident + round.resident, huge + round.huge)
     });
-    let later = |worker: u32| of(worker).filter(|round| round.round > 0);
-    let access_rate = |worker: u32| {
-        let accesses: u64 = later(worker).map(|round| round.accesses).sum();
-        let seconds: f64 = later(worker).map(|round| round.seconds).sum();
-        (accesses > 0).then(|| accesses as f64 / seconds)
-    };
     let mut latency = Latency::default();
     for round in &rounds {
         latency.merge(&round.latency);
     }
     let swap_rate = |pages: u64| (pages * PAGE) as f64 / seconds;
     Figures {
-        first_rate: sum(true).unwrap_or(0.0),
-        later_rate: sum(false),
-        access_rate: (0..workers).map(access_rate).sum(),
+        first_rate: rate(0..1, |round| round.bytes).unwrap_or(0.0),
+        later_rate: rate(later.clone(), |round| round.bytes),
+        access_rate: rate(later, |round| round.accesses),
         swap_in_rate: swapped.map(|(pages, _)| swap_rate(pages)),
         swap_out_rate: swapped.map(|(_, pages)| swap_rate(pages)),
         huge_share: if resident > 0 {
@@ -194,6 +191,7 @@ fn figures(
         seconds,
         rounds,
         stats,
+        seen: Seen::default(),
     }
 }
 
@@ -207,6 +205,7 @@ mod tests {
             round,
             accesses: 10,
             bytes: 1000,
+            begin: round as f64 * 10.0 + f64::from(worker),
             seconds,
             errors: 0,
             minor_faults: 2,
@@ -217,22 +216,23 @@ mod tests {
         }
     }
 
+    /// What counts is the time from the first one's begin to the last one's end.
     #[test]
-    fn rates_are_summed_over_processes() {
+    fn rates_are_those_of_all_processes() {
         let rounds = vec![
             round(0, 0, 1.0),
-            round(1, 0, 2.0),
+            round(1, 0, 1.0),
             round(0, 1, 4.0),
-            round(1, 1, 4.0),
+            round(1, 1, 3.0),
             round(0, 2, 6.0),
             round(1, 2, 1.0),
         ];
-        let figures = figures(rounds, Some((11, 22)), None, None);
-        assert_eq!(figures.first_rate, 1500.0);
-        assert_eq!(figures.later_rate, Some(2000.0 / 10.0 + 2000.0 / 5.0));
-        assert_eq!(figures.access_rate, Some(20.0 / 10.0 + 20.0 / 5.0));
+        let figures = figures(rounds, Some((12, 24)), None, None);
+        assert_eq!(figures.first_rate, 2000.0 / 2.0);
+        assert_eq!(figures.later_rate, Some(4000.0 / 10.0));
+        assert_eq!(figures.access_rate, Some(40.0 / 10.0));
         assert_eq!(figures.latency, None);
-        assert_eq!(figures.seconds, 11.0);
+        assert_eq!(figures.seconds, 12.0);
         assert_eq!(figures.swap_in_rate, Some(4096.0));
         assert_eq!(figures.swap_out_rate, Some(8192.0));
         assert_eq!(figures.huge_share, 0.5);

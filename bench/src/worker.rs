@@ -2,7 +2,7 @@
 //! object per round.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ pub struct WorkerArgs {
     #[arg(long)]
     pub processes: u32,
 
-    /// Which of several this is; it starts when its standard input ends
+    /// Which of several this is: it begins a round with each byte of standard input, and ends with that
     #[arg(long)]
     pub index: Option<u32>,
 }
@@ -59,6 +59,8 @@ pub struct Round {
     pub round: u64,
     pub accesses: u64,
     pub bytes: u64,
+    /// When it began, by a clock that all processes share.
+    pub begin: f64,
     /// Of the slowest thread.
     pub seconds: f64,
     pub errors: u64,
@@ -117,8 +119,8 @@ impl WorkerArgs {
     }
 }
 
-/// Starts all workers at the same moment: each waits for the end of its
-/// standard input. True if all went well.
+/// All workers begin each round at the same moment, and keep their memory until the last of them is done:
+/// else on few processors one would have it after the other. True if all went well.
 fn spawn(args: &WorkerArgs) -> io::Result<bool> {
     let program = std::env::current_exe()?;
     let mut children: Vec<Child> = Vec::new();
@@ -131,17 +133,41 @@ fn spawn(args: &WorkerArgs) -> io::Result<bool> {
         let child = Command::new(&program)
             .args(one.words())
             .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
             .spawn()?;
         children.push(child);
     }
+    let mut well = rounds(&mut children, args.rounds)?;
     for child in &mut children {
         drop(child.stdin.take());
     }
-    let mut well = true;
     for child in &mut children {
         well &= child.wait()?.success();
     }
     Ok(well)
+}
+
+/// False if one of the workers has ended early.
+fn rounds(children: &mut [Child], rounds: u64) -> io::Result<bool> {
+    let reports = children.iter_mut().filter_map(|c| c.stdout.take());
+    let mut reports: Vec<_> = reports.map(BufReader::new).collect();
+    for _ in 0..rounds {
+        for go in children.iter().filter_map(|c| c.stdin.as_ref()) {
+            if let Err(err) = { go }.write_all(b"\n") {
+                return (err.kind() == io::ErrorKind::BrokenPipe)
+                    .then_some(false)
+                    .ok_or(err);
+            }
+        }
+        for report in &mut reports {
+            let mut line = String::new();
+            if report.read_line(&mut line)? == 0 {
+                return Ok(false);
+            }
+            io::stdout().write_all(line.as_bytes())?;
+        }
+    }
+    Ok(true)
 }
 
 /// Which worker, thread and round this is: what is drawn at random depends on all three.
@@ -160,11 +186,12 @@ fn work(workload: &Workload, args: &WorkerArgs) -> io::Result<bool> {
         .zip(0..u64::from(args.threads))
         .map(|(words, thread)| Part::new(words, thread * part_pages as u64))
         .collect();
-    if args.index.is_some() {
-        io::stdin().read_to_end(&mut Vec::new())?;
-    }
     let mut well = true;
     for round in 0..args.rounds {
+        if args.index.is_some() {
+            io::stdin().read_exact(&mut [0])?;
+        }
+        let begin = os::now();
         let before = os::faults();
         let (done, took) = one_round(workload, &mut parts, args.accesses, worker, round)?;
         let after = os::faults();
@@ -175,6 +202,7 @@ fn work(workload: &Workload, args: &WorkerArgs) -> io::Result<bool> {
             round,
             accesses: done.accesses,
             bytes: done.accesses * PAGE_WORDS as u64 * 8,
+            begin,
             seconds: took.as_secs_f64(),
             errors: done.errors,
             minor_faults: after.0 - before.0,
@@ -187,6 +215,9 @@ fn work(workload: &Workload, args: &WorkerArgs) -> io::Result<bool> {
         let mut line = serde_json::to_string(&report)?;
         line.push('\n');
         io::stdout().write_all(line.as_bytes())?;
+    }
+    if args.index.is_some() {
+        io::stdin().read_to_end(&mut Vec::new())?;
     }
     Ok(well)
 }

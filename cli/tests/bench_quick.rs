@@ -28,6 +28,42 @@ const SMALL: [&str; 8] = [
     "8000",
 ];
 
+/// What the compiler makes is the same on every side, or the benchmark fails.
+#[test]
+fn a_build_that_swaps() {
+    let line = [
+        "build",
+        "--files",
+        "4",
+        "--jobs",
+        "4",
+        "--lines",
+        "40000",
+        "--memory",
+        "96M",
+        "--first",
+        "32M",
+        "--no-kernel",
+        "--runs",
+        "1",
+    ];
+    let document = document("build", &line);
+    assert_eq!(document["test"], "build");
+    let sides = document["contestants"].as_array().unwrap();
+    let names: Vec<_> = sides.iter().map(|side| &side["name"]).collect();
+    assert_eq!(names, ["no limit", "hugeswap"]);
+    for side in sides {
+        let run = &side["runs"][0];
+        assert!(run["seen"]["user"].as_f64().unwrap() > 0.0, "{run}");
+    }
+    let counters = &sides[1]["runs"][0]["stats"]["counters"];
+    let out = counters["device_write_bytes"].as_u64().unwrap();
+    assert!(
+        out > 32 << 20,
+        "the first device did not overflow: {counters}"
+    );
+}
+
 #[test]
 fn every_swap_test() {
     for (name, threads) in [

@@ -227,6 +227,8 @@ pub struct DeviceEntry {
     pub kind: u32,
     /// Nonzero if it is under the total of all.
     pub shares: u32,
+    /// Devices of one rank are used in turn, a lower one before a higher one.
+    pub rank: u32,
     /// A `Usage`: what the orders say, as the supervisor last saw it.
     usage: AtomicU32,
     /// Clusters that processes have.
@@ -264,6 +266,8 @@ pub struct NewDevice<'a> {
     pub shares: bool,
     /// `FILE`, `RAM` or `FILLED_RAM`.
     pub kind: u32,
+    /// Not below that of the device before it.
+    pub rank: u32,
 }
 
 impl Control {
@@ -334,6 +338,7 @@ impl Writer {
             entry.name[..n].copy_from_slice(&d.name.as_bytes()[..n]);
             (entry.max_bytes, entry.kind) = (d.max_bytes, d.kind);
             entry.shares = d.shares.into();
+            entry.rank = d.rank;
         }
         page.magic = LAYOUT;
         Writer(page)
@@ -403,17 +408,26 @@ impl DeviceEntry {
 }
 
 impl Writer {
-    /// A page of a test's own, with devices of so many segments; the engine's tests use it too.
+    /// A page of a test's own, with devices of so many segments, one used up before the other; the engine's
+    /// tests use it too.
     #[doc(hidden)]
     pub fn with_segments(devices: &[u64]) -> Writer {
+        let ranked = devices.iter().zip(0..).map(|(&n, rank)| (n, rank));
+        Writer::with_ranks(&ranked.collect::<Vec<_>>())
+    }
+
+    /// The same with devices of so many segments and these ranks.
+    #[doc(hidden)]
+    pub fn with_ranks(devices: &[(u64, u32)]) -> Writer {
         let page = mem::map_anon(Control::BYTES).unwrap() as *mut Control;
         let devices: Vec<_> = devices
             .iter()
-            .map(|n| NewDevice {
+            .map(|&(n, rank)| NewDevice {
                 name: "",
                 max_bytes: n * SEGMENT_BYTES,
                 shares: false,
                 kind: FILE,
+                rank,
             })
             .collect();
         // SAFETY: mapped with this size and never unmapped; every bit pattern is valid.

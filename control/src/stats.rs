@@ -149,6 +149,8 @@ counters! {
     swpout_zero: Sum,
     /// Small fills (up to 64 KiB).
     fill: Sum,
+    /// Reads in the order of the slots, since that took far fewer requests.
+    swpin_gathered: Sum,
     /// Times the handler went to a CPU on which a thread jumps, to serve it there.
     fault_near: Sum,
     /// Times it did not get to run there, or there was nothing to do.

@@ -338,6 +338,78 @@ pub fn faults() -> (u64, u64) {
     (usage.ru_minflt as u64, usage.ru_majflt as u64)
 }
 
+/// Seconds of the clock that does not jump, which all processes share.
+pub fn now() -> f64 {
+    let mut time = MaybeUninit::<libc::timespec>::zeroed();
+    // SAFETY: `time` is large enough; this clock can't fail, and zeroed bytes are a valid time.
+    let time = unsafe {
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, time.as_mut_ptr());
+        time.assume_init()
+    };
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Seconds that children that have ended, and theirs, took of processors: in user mode, and in the kernel.
+pub fn times_of_children() -> (f64, f64) {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: as in `faults`.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
+    (seconds(usage.ru_utime), seconds(usage.ru_stime))
+}
+
+/// What processors count; values of `perf_event_attr.config`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u64)]
+pub enum Count {
+    Cycles = 0,
+    Instructions = 1,
+}
+
+/// What this thread, and all children that are started from now on, do: to be read as a word, of
+/// children when they have ended.
+pub fn count_of_children(what: Count) -> io::Result<File> {
+    /// The first 64 bytes of `perf_event_attr`, which the kernel takes for the whole.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Attributes {
+        kind: u32,
+        size: u32,
+        config: u64,
+        period: u64,
+        sample: u64,
+        read: u64,
+        flags: u64,
+        others: [u64; 2],
+    }
+    const INHERIT: u64 = 1 << 1;
+    const WITHOUT_HYPERVISOR: u64 = 1 << 6;
+    const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
+    let attributes = Attributes {
+        size: size_of::<Attributes>() as u32,
+        config: what as u64,
+        flags: INHERIT | WITHOUT_HYPERVISOR,
+        ..Attributes::default()
+    };
+    // SAFETY: the attributes are as long as they say, and live as long as the call.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            &raw const attributes,
+            0,
+            -1,
+            -1,
+            CLOSE_ON_EXEC,
+        )
+    };
+    check(fd as libc::c_int)?;
+    // SAFETY: just made, and nobody else's.
+    Ok(unsafe { File::from_raw_fd(fd as i32) })
+}
+
 /// Private anonymous memory, advised for huge pages, unmapped on drop.
 pub struct Words {
     start: *mut u64,

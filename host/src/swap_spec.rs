@@ -84,8 +84,8 @@ pub struct Place {
     pub spec: SwapSpec,
     /// The most that goes there.
     pub size: Option<Size>,
-    /// The highest is used first; of equals all.
-    pub priority: i16,
+    /// The highest is used first, 0 where none is given; those that were given the same in turn.
+    pub priority: Option<i16>,
 }
 
 impl Place {
@@ -93,7 +93,7 @@ impl Place {
         Place {
             spec,
             size: None,
-            priority: 0,
+            priority: None,
         }
     }
 
@@ -124,7 +124,7 @@ impl Place {
         Ok(Place {
             spec,
             size,
-            priority: priority.unwrap_or(0),
+            priority,
         })
     }
 }
@@ -227,9 +227,9 @@ mod tests {
         let place = parse("/a,b,priority=-2,size=1.5G").unwrap();
         assert_eq!(place.spec, path("/a,b"));
         assert_eq!(place.size.map(Size::bytes), Some(3 << 29));
-        assert_eq!(place.priority, -2);
+        assert_eq!(place.priority, Some(-2));
         let ram = parse("ram,size=1G").unwrap();
-        assert_eq!((ram.spec, ram.priority), (SwapSpec::Ram, 0));
+        assert_eq!((ram.spec, ram.priority), (SwapSpec::Ram, None));
         assert_eq!(parse("/a,sizes=1G").unwrap().spec, path("/a,sizes=1G"));
         for wrong in [
             ",size=1G",

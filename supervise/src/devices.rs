@@ -75,6 +75,8 @@ pub struct Opened {
     /// It is under the total of all.
     pub shares: bool,
     pub kind: Kind,
+    /// Devices of one rank are used in turn, a lower one before a higher one.
+    pub rank: u32,
     pub description: String,
     /// What `hugeswap swapoff` calls it: 'ram', or the absolute path that --swap named.
     pub name: String,
@@ -149,7 +151,8 @@ pub fn open_all(args: &RunArgs, memory: u64) -> Result<Places, Failure> {
         )));
     }
     // The first is used first.
-    places.sort_by_key(|p| Reverse(p.priority));
+    places.sort_by_key(order);
+    let ranks = ranks(&places);
     let mut wanted = Vec::new();
     for place in &places {
         let target = target(&place.spec)?;
@@ -169,16 +172,39 @@ pub fn open_all(args: &RunArgs, memory: u64) -> Result<Places, Failure> {
         None => Total::None,
     };
     let mut devices = Vec::new();
-    for w in &wanted {
+    for (w, rank) in wanted.iter().zip(ranks) {
         let shares = shares(&w);
         let most = if shares { total.device() } else { u64::MAX };
         let is_given = args.swap_size.is_some() && wanted.len() == 1 || w.place.size.is_some();
         let mut device = open(args, w, whole_segments(w.room.min(most)), is_given)?;
         device.why.clone_from(&w.why);
         device.shares = shares;
+        device.rank = rank;
         devices.push(device);
     }
     Ok(Places { devices, total })
+}
+
+/// The highest priority first; of equals those that were given one.
+fn order(place: &Place) -> impl Ord {
+    let priority = place.priority.unwrap_or(0);
+    (Reverse(priority), place.priority.is_none())
+}
+
+/// Places that were given the same priority have one rank, and all others one of their own.
+fn ranks(sorted: &[Place]) -> Vec<u32> {
+    let mut ranks = Vec::new();
+    for (i, place) in sorted.iter().enumerate() {
+        let before = i
+            .checked_sub(1)
+            .map(|before| (&sorted[before], ranks[before]));
+        ranks.push(match before {
+            None => 0,
+            Some((p, rank)) if p.priority.is_some() && p.priority == place.priority => rank,
+            Some((_, rank)) => rank + 1,
+        });
+    }
+    ranks
 }
 
 /// The same place under whatever names.
@@ -373,6 +399,7 @@ fn open_file(path: &Path, max: u64) -> Result<Opened, Failure> {
         fd,
         max_bytes: max,
         shares: false,
+        rank: 0,
         kind: Kind::File,
         why: None,
         shorter: (had < max).then_some(had),
@@ -399,6 +426,7 @@ fn open_block(args: &RunArgs, path: &Path, max: u64) -> Result<Opened, Failure> 
         fd,
         max_bytes: whole_segments(max.min(device.capacity())),
         shares: false,
+        rank: 0,
         kind: Kind::File,
         why: None,
         shorter: None,
@@ -426,6 +454,7 @@ fn open_ram(max: u64, filled: bool) -> Result<Opened, Failure> {
         fd: OwnedFd::from(file),
         max_bytes: max,
         shares: false,
+        rank: 0,
         kind: if filled { Kind::FilledRam } else { Kind::Ram },
         why: None,
         shorter: None,
@@ -453,4 +482,30 @@ pub fn give_back(d: &Opened, clusters: Range<usize>) {
     }
     let bytes = |clusters: usize| (clusters * PMD_SIZE) as u64;
     let _ = os::punch_hole(d.fd.as_fd(), bytes(clusters.start), bytes(clusters.len()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_of_one_given_priority_are_used_in_turn() {
+        let ranked = |priorities: &[Option<i16>]| {
+            let place = |&priority: &Option<i16>| Place {
+                priority,
+                ..Place::plain(SwapSpec::Ram)
+            };
+            let mut places: Vec<Place> = priorities.iter().map(place).collect();
+            places.sort_by_key(order);
+            let sorted: Vec<_> = places.iter().map(|p| p.priority).collect();
+            (sorted, ranks(&places))
+        };
+        let none = || (vec![None, None], vec![0, 1]);
+        assert_eq!(ranked(&[None, None]), none());
+        let (five, zero) = (Some(5), Some(0));
+        assert_eq!(ranked(&[zero, five, five]).1, [0, 0, 1]);
+        let (sorted, ranks) = ranked(&[None, zero, Some(-1), zero, five]);
+        assert_eq!(sorted, [five, zero, zero, None, Some(-1)]);
+        assert_eq!(ranks, [0, 1, 1, 2, 3]);
+    }
 }

@@ -223,6 +223,7 @@ fn control_page(
             max_bytes: d.max_bytes,
             shares: d.shares,
             kind: d.kind as u32,
+            rank: d.rank,
         })
         .collect();
     let file = os::sized_memory_file(CONTROL_FILE, Control::BYTES as u64);

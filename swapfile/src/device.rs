@@ -20,8 +20,6 @@ pub struct DeviceConfig {
     /// 0 to 32767, the highest is used first. `None` ranks behind all devices
     /// added before.
     pub prio: Option<i32>,
-    /// Seeks are dear: all CPUs allocate from one current cluster.
-    pub rotational: bool,
     /// Clusters that got free are to be discarded before they are used again.
     pub discard: bool,
     /// Its clusters can be used only from [`online`](super::SwapSpace::online) to
@@ -40,7 +38,6 @@ impl DeviceConfig {
             max_slots,
             reserve_slots: 0,
             prio: None,
-            rotational: false,
             discard: false,
             segmented: false,
             header: false,
@@ -411,7 +408,7 @@ impl Device {
 /// log2 of the shards of a device: one for each CPU, but none with only a
 /// handful of clusters.
 fn shift_for(config: &DeviceConfig, nr_cpus: usize, algorithm: Algorithm) -> u32 {
-    if config.rotational || algorithm == Algorithm::Linux612 {
+    if algorithm == Algorithm::Linux612 {
         return 0;
     }
     let clusters = config.reserve() / SWAPFILE_CLUSTER as u64;

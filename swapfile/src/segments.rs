@@ -83,27 +83,18 @@ impl SwapSpace {
         self.for_clusters(segment, |shard, idx| shard.online(idx));
     }
 
-    /// Stops using those of the segment's clusters that are ours, if every slot of them is free. Says
+    /// Stops using those of the segment's clusters that are ours and of which every slot is free. Says
     /// which they were: bit n for the segment's cluster n. A segment has no more than 64.
     pub fn offline(&self, segment: Segment) -> u64 {
-        let (mut free, mut ours, mut n) = (true, 0, 0);
+        let (mut gone, mut n) = (0, 0);
         self.for_clusters(segment, |shard, idx| {
-            if !shard.is_offline(idx) {
-                free &= shard.clusters[idx as usize].state == ClusterState::Free;
-                ours |= 1 << n;
+            if shard.clusters[idx as usize].state == ClusterState::Free {
+                shard.offline(idx);
+                gone |= 1 << n;
             }
             n += 1;
         });
-        // Whoever frees meanwhile makes no cluster of these less free, and only the caller allocates.
-        if !free || ours == 0 {
-            return 0;
-        }
-        self.for_clusters(segment, |shard, idx| {
-            if !shard.is_offline(idx) {
-                shard.offline(idx);
-            }
-        });
-        ours
+        gone
     }
 
     fn for_clusters(&self, segment: Segment, mut f: impl FnMut(&mut Shard, u32)) {

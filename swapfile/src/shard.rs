@@ -4,8 +4,7 @@
 //! Here the clusters are dealt out to as many shards as there are CPUs, and one
 //! lock covers a shard's clusters *and* its lists: the state of a cluster and
 //! the list it is on can't be seen apart, and CPUs that allocate each from
-//! their own shard never meet. A rotational device has a single shard, whose
-//! current cluster is then the global one.
+//! their own shard never meet.
 //!
 //! Everything here runs with the shard's lock held (`&mut self`) and neither
 //! allocates, nor sleeps, nor takes another lock.

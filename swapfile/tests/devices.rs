@@ -108,29 +108,6 @@ fn priorities_turns_and_overflow() {
     assert_eq!(space.validate(), Ok(()));
 }
 
-/// All CPUs of a rotational device write one after the other's slots.
-#[test]
-fn rotational_has_one_current_cluster() {
-    let space = SwapSpace::new(SwapConfig {
-        nr_cpus: 8,
-        ..SwapConfig::default()
-    });
-    let config = DeviceConfig {
-        rotational: true,
-        ..clusters(64)
-    };
-    space.add_device(&config).unwrap();
-    for i in 0..2048 {
-        // From another thread each time, so from any CPU.
-        let entry = if i % 256 == 0 {
-            std::thread::scope(|s| s.spawn(|| alloc(&space, 0)).join().unwrap())
-        } else {
-            alloc(&space, 0)
-        };
-        assert_eq!(entry[0].entry.slot(), i);
-    }
-}
-
 /// A folio's users are added to all of its extents or to none.
 #[test]
 fn dup_of_a_spread_folio_is_all_or_nothing() {

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 const SEGMENT: u64 = 4 * 512;
 const SEGMENTS: u64 = 6;
+const CLUSTERS: usize = (SEGMENTS * SEGMENT / 512) as usize;
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
@@ -61,7 +62,8 @@ impl Slot {
 struct Model {
     space: SwapSpace,
     id: DeviceId,
-    online: [bool; SEGMENTS as usize],
+    /// By cluster.
+    online: [bool; CLUSTERS],
     slots: Vec<Slot>,
     given: Vec<(SwapEntry, u64)>,
 }
@@ -79,7 +81,7 @@ impl Model {
         Model {
             id: space.add_device(&config).unwrap(),
             space,
-            online: [false; SEGMENTS as usize],
+            online: [false; CLUSTERS],
             slots: vec![Slot::default(); (SEGMENTS * SEGMENT) as usize],
             given: Vec::new(),
         }
@@ -93,14 +95,19 @@ impl Model {
         }
     }
 
-    fn of(&self, seg: u64) -> &[Slot] {
-        &self.slots[(seg * SEGMENT) as usize..((seg + 1) * SEGMENT) as usize]
+    fn clusters_of(seg: u64) -> std::ops::Range<usize> {
+        let each = (SEGMENT / 512) as usize;
+        seg as usize * each..(seg as usize + 1) * each
+    }
+
+    fn of(&self, cluster: usize) -> &[Slot] {
+        &self.slots[cluster * 512..(cluster + 1) * 512]
     }
 
     fn free(&self) -> usize {
-        (0..SEGMENTS)
-            .filter(|&seg| self.online[seg as usize])
-            .map(|seg| self.of(seg).iter().filter(|s| s.is_free()).count())
+        (0..CLUSTERS)
+            .filter(|&c| self.online[c])
+            .map(|c| self.of(c).iter().filter(|s| s.is_free()).count())
             .sum()
     }
 
@@ -112,7 +119,7 @@ impl Model {
             let last = first + u64::from(extent.nr) - 1;
             assert_eq!(first / 512, last / 512, "crosses a cluster");
             for slot in first..=last {
-                assert!(self.online[(slot / SEGMENT) as usize], "not ours");
+                assert!(self.online[slot as usize / 512], "not ours");
                 assert!(self.slots[slot as usize].is_free(), "{slot} is not free");
                 self.slots[slot as usize].held = true;
             }
@@ -125,21 +132,21 @@ impl Model {
         match op {
             Op::Online(seg) => {
                 self.space.online(self.segment(seg));
-                self.online[seg as usize] = true;
+                self.online[Self::clusters_of(seg)].fill(true);
             }
             Op::Offline(seg) => {
-                let may = self.online[seg as usize] && self.of(seg).iter().all(|s| s.is_free());
                 let gone = self.space.offline(self.segment(seg));
-                assert_eq!(gone, if may { (1 << (SEGMENT / 512)) - 1 } else { 0 });
-                self.online[seg as usize] &= !may;
+                for (n, c) in Self::clusters_of(seg).enumerate() {
+                    let may = self.online[c] && self.of(c).iter().all(|s| s.is_free());
+                    assert_eq!(gone >> n & 1 != 0, may, "cluster {c}");
+                    self.online[c] &= !may;
+                }
             }
             Op::Alloc(nr) => {
                 let must = nr < 512 && self.free() >= nr;
                 let got = self.space.alloc_on(self.id, nr, &mut out);
-                let whole = (0..self.slots.len()).step_by(512).any(|c| {
-                    self.online[c / SEGMENT as usize]
-                        && self.slots[c..c + 512].iter().all(|s| s.is_free())
-                });
+                let whole =
+                    (0..CLUSTERS).any(|c| self.online[c] && self.of(c).iter().all(|s| s.is_free()));
                 self.take(got, nr, &out, must || nr == 512 && whole);
                 assert!(nr < 512 || out.len() <= 1, "a cluster is one piece");
             }
@@ -175,7 +182,7 @@ impl Model {
                 };
                 self.space.mark_bad(entry, nr).unwrap();
                 for slot in entry.slot()..entry.slot() + nr {
-                    let online = self.online[(slot / SEGMENT) as usize];
+                    let online = self.online[slot as usize / 512];
                     let s = &mut self.slots[slot as usize];
                     if s.held || s.lent {
                         s.bad_once_free = true;
@@ -200,7 +207,7 @@ impl Model {
             Op::StartOver => {
                 self.space.start_over();
                 self.slots.fill(Slot::default());
-                self.online = [false; SEGMENTS as usize];
+                self.online = [false; CLUSTERS];
             }
         }
     }

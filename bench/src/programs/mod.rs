@@ -379,6 +379,7 @@ impl Bench<'_> {
                         memory: Size::from_bytes(limit - MARGIN),
                         swap: &swap,
                         room,
+                        first: None,
                     },
                 },
             ),

@@ -108,6 +108,27 @@ fn unchanged_folios_are_not_written_again() {
     assert!(done.counter("swap_clean") < pages, "{done}");
 }
 
+/// What left at different times lies in another order in swap, and comes back in few requests.
+#[test]
+fn what_left_in_pieces_is_gathered() {
+    let program = compile("gathered").display().to_string();
+    let plain: &[(&str, &str)] = &[];
+    let short = [("HUGESWAP_INJECT", "short=every:3,delay=4,reorder,seed=5")];
+    for (env, option) in [(plain, ""), (plain, "--no-encrypt"), (&short, "")] {
+        let mut run = Run::new(64, [program.as_str(), "160", "8000", "3"]);
+        for (name, value) in env {
+            run = run.env(name, value);
+        }
+        if !option.is_empty() {
+            run = run.option(option);
+        }
+        let done = ok(run);
+        assert!(done.counter("swpin_gathered") > 20, "{done}");
+        assert_eq!(done.counter("swap_corrupt"), 0, "{done}");
+        assert_eq!(done.counter("swap_read_errors"), 0, "{done}");
+    }
+}
+
 fn writing(rounds: u32, what: &str, inject: &str) -> Done {
     let program = compile("writing").display().to_string();
     let mut run = Run::new(64, [program, rounds.to_string(), what.into()]);

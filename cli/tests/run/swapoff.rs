@@ -102,6 +102,31 @@ fn a_device_is_emptied_under_its_users() {
     }
 }
 
+/// Places that were given one priority are used in turn, others one after the other.
+#[test]
+fn places_of_one_priority_share_the_load() {
+    let (first, second) = (Dir::new("first"), Dir::new("second"));
+    let end = second.join("end");
+    let program = compile("swapoff");
+    for (priority, alike) in [("priority=1", true), ("size=1G", false)] {
+        let place = |dir: &Dir| format!("{},{priority}", dir.path().display());
+        let arguments = [program.to_str().unwrap(), "192", end.to_str().unwrap()];
+        let run = Run::new(64, arguments).swap(place(&first));
+        let mut run = run.option(format!("--swap={}", place(&second))).start();
+        run.wait_for_output("ready");
+        let dirs = [&first, &second].map(|dir| dir.path().to_str().unwrap());
+        let [one, two] = occupied(&run, dirs);
+        fs::write(&end, "").unwrap();
+        let done = run.finish();
+        assert_eq!(done.stdout, "ready\nok\n", "{done}");
+        fs::remove_file(&end).unwrap();
+        // Each is given room by 32 MiB.
+        let near = one.abs_diff(two) <= 64 << 20 && two >= 32 << 20;
+        assert_eq!(alike, near, "{one} and {two}");
+        assert!(alike || two == 0, "{two}");
+    }
+}
+
 /// Pages that can't be read from the device are lost one by one, and what is beside them is moved.
 #[test]
 fn a_device_that_fails_is_emptied_of_the_rest() {

@@ -14,9 +14,11 @@ mod working_set;
 
 use crate::control::SwapIn;
 use crate::device::{Completion, Device, Op, Queue, Request};
-use crate::mm::{PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR};
+use crate::mm::{PageMask, Pmd, SwapEntry, SwapPlace, PAGE_SIZE, PMD_NR};
 use crate::pressure::Kick;
-use crate::swap_cache::{Ahead, FillBuffers, Found, Frame, Plan, SwapCache, MAX_FRAMES};
+use crate::swap_cache::{
+    Ahead, FillBuffers, Found, Frame, Gather, GatherPlan, Plan, Source, SwapCache, MAX_FRAMES,
+};
 use crate::sys::sched::Cpus;
 use crate::sys::thread::now_ns;
 use crate::sys::uffd::{Msg, PageFault};
@@ -76,6 +78,10 @@ const ROOMY: i64 = 16;
 const WILL_NEED_WAITS: usize = 16;
 /// Ranges in which what can be read ahead is looked for.
 const AHEAD_LOOK: i32 = 64;
+/// Reads at a time that may go through memory of the engine's own to be few, and what part of the limit one
+/// of them may take.
+const GATHERS: usize = 2;
+const GATHERS_SHARE: i64 = 64;
 
 /// The fault handler's own state; one thread uses it.
 pub struct Handler<'e> {
@@ -83,6 +89,7 @@ pub struct Handler<'e> {
     kick: Kick<'e>,
     queues: Vec<Box<dyn Queue>>,
     buffers: FillBuffers,
+    gathers: [Gather; GATHERS],
     transfers: [Option<Transfer>; DEPTH],
     in_flight: usize,
     streams: Streams,
@@ -136,6 +143,7 @@ impl<'e> Handler<'e> {
             kick,
             queues,
             buffers: FillBuffers::new()?,
+            gathers: [Gather::new()?, Gather::new()?],
             transfers: [const { None }; DEPTH],
             in_flight: 0,
             streams: Streams::default(),
@@ -235,7 +243,9 @@ impl<'e> Handler<'e> {
     /// At the thread's end, when it has drained.
     pub fn end(mut self) {
         self.drain();
-        self.cache.uncharge_own(self.buffers.touched());
+        let gathers = self.gathers.iter().map(Gather::touched);
+        let own = self.buffers.touched() + gathers.sum::<usize>();
+        self.cache.uncharge_own(own);
     }
 
     fn kick_queues(&mut self) {
@@ -660,12 +670,10 @@ impl<'e> Handler<'e> {
         true
     }
 
-    /// Begins a transfer: one request for each piece that the pages are in.
+    /// Begins a transfer: one request for each piece that the pages are in, or fewer where that saves many.
     fn submit(&mut self, read: Read) {
-        let (base, whole) = match read.to {
-            To::Frame(f) => (self.cache.frames.addr(f) as *mut u8, true),
-            To::Buffer(b) => (self.buffers.addr(b), false),
-        };
+        let to = self.place_of(&read);
+        let whole = matches!(read.to, To::Frame(_));
         let slot = loop {
             match self.transfers.iter().position(Option::is_none) {
                 Some(i) => break i,
@@ -683,38 +691,75 @@ impl<'e> Handler<'e> {
             failed: false,
         });
         self.in_flight += 1;
-        for piece in self.cache.pieces(read.pmd, read.entry, read.pages) {
+        let gathered = self.submit_gathered(slot, &read);
+        let rest = read.pages.minus(gathered);
+        for piece in self.cache.pieces(read.pmd, read.entry, rest) {
             let (start, n) = (piece.pages.start, piece.pages.len());
-            if let Some(t) = &mut self.transfers[slot] {
-                t.pending += 1;
-            }
-            self.cache
-                .stats()
-                .device_read_bytes
-                .add((n * PAGE_SIZE) as u64);
-            let place = match read.to {
-                To::Frame(_) => start,
-                To::Buffer(_) => read.pages.rank(start),
-            };
-            let req = Request {
-                op: Op::Read,
-                offset: piece.entry.byte_offset(),
-                addr: base.wrapping_add(place * PAGE_SIZE),
-                len: n * PAGE_SIZE,
-                tag: slot as u64,
-                target: (read.page.clamp(start, start + n - 1) - start) * PAGE_SIZE,
-            };
-            // SAFETY: the frame or buffer belongs to this transfer until the completion of its last
-            // request was handled.
-            while unsafe { self.queues[piece.entry.device().index()].submit(req) }.is_err() {
-                self.kick_queues();
-                self.reap(true);
-            }
+            let addr = to.addr(start) as *mut u8;
+            let target = (read.page.clamp(start, start + n - 1) - start) * PAGE_SIZE;
+            self.request(slot, piece.entry, n, addr, target);
         }
         self.finish(Completion {
             tag: slot as u64,
             result: Ok(()),
         });
+    }
+
+    fn place_of(&self, read: &Read) -> Source {
+        match read.to {
+            To::Frame(f) => self.cache.place_of(f),
+            To::Buffer(b) => Source::packed(self.buffers.addr(b) as usize, read.pages),
+        }
+    }
+
+    /// Requests pages in the order of their slots, where that saves many requests. Gives those pages.
+    fn submit_gathered(&mut self, slot: usize, read: &Read) -> PageMask {
+        let pieces = || self.cache.pieces(read.pmd, read.entry, read.pages);
+        // Of memory a request costs little more than its bytes.
+        let on_disk = |e: SwapEntry| self.cache.is_disk(e.device().index());
+        if !pieces().next().is_some_and(|first| on_disk(first.entry)) {
+            return PageMask::EMPTY;
+        }
+        let fit = self.cache.charge.limit() / (PMD_NR as i64 * GATHERS_SHARE);
+        let usable = &self.gathers[..(fit as usize).clamp(1, GATHERS)];
+        let Some(i) = usable.iter().position(Gather::is_free) else {
+            return PageMask::EMPTY;
+        };
+        let Some(plan) = GatherPlan::of(pieces()) else {
+            return PageMask::EMPTY;
+        };
+        let to = self.place_of(read);
+        let new = self.gathers[i].begin(slot, to, &plan);
+        self.cache.charge_own(new);
+        self.cache.stats().swpin_gathered.inc();
+        for run in plan.runs() {
+            let addr = self.gathers[i].addr(&run);
+            self.request(slot, run.entry, run.nr, addr, 0);
+        }
+        plan.pages
+    }
+
+    /// Reads `n` slots to memory that is transfer `slot`'s until the last of its requests has ended.
+    fn request(&mut self, slot: usize, entry: SwapEntry, n: usize, addr: *mut u8, target: usize) {
+        if let Some(t) = &mut self.transfers[slot] {
+            t.pending += 1;
+        }
+        let len = n * PAGE_SIZE;
+        self.cache.stats().device_read_bytes.add(len as u64);
+        let req = Request {
+            op: Op::Read,
+            offset: entry.byte_offset(),
+            addr,
+            len,
+            tag: slot as u64,
+            target,
+        };
+        // SAFETY: the memory belongs to this transfer until the completion of its last request was
+        // handled.
+        while unsafe { self.queues[entry.device().index()].submit(req) }.is_err() {
+            self.kick_queues();
+            self.reap(true);
+        }
     }
 
     /// Ends the transfers that are complete. True if there were any.
@@ -760,6 +805,9 @@ impl<'e> Handler<'e> {
         *slot = None;
         self.in_flight -= 1;
         let ok = !t.failed;
+        for gather in &mut self.gathers {
+            gather.end(c.tag as usize, ok);
+        }
         if t.whole {
             if !self.cache.swapin_done(t.pmd, ok) {
                 self.ahead.remove(t.pmd);

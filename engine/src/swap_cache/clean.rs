@@ -86,8 +86,14 @@ impl SwapCache {
     /// such folios were found changed when they left.
     pub(super) fn keeps_folio(&self, g: &RangeGuard<'_>) -> bool {
         let device = g.entry.and_then(|e| e.first()).map(|e| e.device().index());
-        let disk = device.is_some_and(|d| self.charge.control.devices()[d].kind == FILE);
-        disk && self.keep_folios.pays() && !self.slots.is_half_full()
+        device.is_some_and(|d| self.is_disk(d))
+            && self.keep_folios.pays()
+            && !self.slots.is_half_full()
+    }
+
+    /// Whether a device is not memory.
+    pub fn is_disk(&self, device: usize) -> bool {
+        self.charge.control.devices()[device].kind == FILE
     }
 
     /// Of `pages`, which are all that the frame holds, what need not be written since its slots, of

@@ -22,6 +22,17 @@ pub struct Pieces {
 }
 
 impl Pieces {
+    /// Of a test's own table.
+    #[cfg(test)]
+    pub(super) fn of_table(table: &SlotTable, pages: PageMask) -> Pieces {
+        Pieces {
+            first: None,
+            table,
+            pages,
+            at: 0,
+        }
+    }
+
     fn slot(&self, page: usize) -> Option<SwapEntry> {
         if let Some(first) = self.first {
             return first.checked_add(page as u64);

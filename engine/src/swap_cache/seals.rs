@@ -51,6 +51,14 @@ impl Source {
         self.base + at * PAGE_SIZE
     }
 
+    /// Those of a read lie one behind the other.
+    pub fn packed(base: usize, pages: PageMask) -> Source {
+        Source {
+            base,
+            packed: Some(pages),
+        }
+    }
+
     /// Whether pages that follow one another in the write do so in memory too.
     pub fn is_packed(&self) -> bool {
         self.packed.is_some()
@@ -292,10 +300,7 @@ impl SwapCache {
         let to = match self.sealer.mode {
             // Nothing is written there then.
             Mode::Check => Source::frame(frame),
-            Mode::Encrypt => Source {
-                base: self.seal_buffer(i, t.pages.count()),
-                packed: Some(t.pages),
-            },
+            Mode::Encrypt => Source::packed(self.seal_buffer(i, t.pages.count()), t.pages),
         };
         let tags = self.ranges.tags(t.pmd);
         for (page, at) in self.each_slot(t.pmd, Some(t.entry), t.pages) {

@@ -38,6 +38,10 @@ pub struct SwapSlots {
     swept: AtomicU32,
     /// Slots of each device.
     sizes: [u64; MAX_DEVICES],
+    /// Devices of one rank, which are neighbours, are used in turn.
+    ranks: [u32; MAX_DEVICES],
+    /// Slots that were handed out: whose turn it is follows from them.
+    given: AtomicUsize,
     /// Devices that are being swapped off, or are off.
     leaving: AtomicU32,
     wishes: [Wish; MAX_DEVICES],
@@ -132,9 +136,30 @@ impl SwapSlots {
             sizes: core::array::from_fn(|d| {
                 devices.get(d).map_or(0, |d| d.segments() as u64 * SLOTS)
             }),
+            ranks: core::array::from_fn(|d| devices.get(d).map_or(0, |d| d.rank)),
+            given: AtomicUsize::new(0),
             leaving: AtomicU32::new(0),
             wishes: Default::default(),
         })
+    }
+
+    /// The devices of each rank, the first rank first.
+    fn groups(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let mut next = 0;
+        core::iter::from_fn(move || {
+            let (start, all) = (next, &self.ranks[..self.devices]);
+            let rank = *all.get(start)?;
+            next += all[start..].iter().take_while(|&&r| r == rank).count();
+            Some(start..next)
+        })
+    }
+
+    /// The devices of a rank, the one whose turn it is first. It is another's for every cluster's worth of
+    /// slots, so that what leaves in pieces lies together; and processes begin with different ones.
+    fn in_turn(&self, group: Range<usize>, charge: &Charge) -> impl Iterator<Item = usize> {
+        let clusters = self.given.load(Relaxed) / SWAPFILE_CLUSTER;
+        let first = clusters + charge.id() as usize;
+        (0..group.len()).map(move |i| group.start + (first + i) % group.len())
     }
 
     /// Which devices give no slots any more; what is there is to be moved away. For the reclaim
@@ -157,32 +182,38 @@ impl SwapSlots {
     /// Asks for more before what there is runs out. False while there is no place for a folio, and the
     /// supervisor has not said whether there is more: it is to be asked again. For the reclaim thread.
     pub fn prepare(&self, charge: &Charge, devices: &[Box<dyn Device>]) -> bool {
-        let leaving = self.leaving();
-        for (d, device) in devices.iter().enumerate() {
-            if leaving.has(d) {
-                // What was asked for before comes too late.
-                if let Some(Answer::Granted(grant)) = self.answered(d, charge) {
-                    charge.proc().give_back(d, grant);
-                }
-                continue;
+        for group in self.groups() {
+            let (mut free, mut asked) = (false, false);
+            for d in group {
+                free |= self.prepare_on(d, charge, &*devices[d]);
+                asked |= !self.leaving().has(d) && self.wishes[d].is_open.load(Relaxed);
             }
-            self.take_grant(d, charge, &**device);
-            let mut free = self.space.free_clusters(id(d));
-            if free < AHEAD && self.settle_loans(charge) {
-                free = self.space.free_clusters(id(d));
-            }
-            if free < AHEAD {
-                self.ask_for_sweep(charge);
-                self.ask(d, charge);
-            }
-            if free > 0 {
-                return true;
-            }
-            if self.wishes[d].is_open.load(Relaxed) {
-                return false;
+            if free || asked {
+                return free;
             }
         }
         true
+    }
+
+    /// Whether there is a place for a folio on this device.
+    fn prepare_on(&self, d: usize, charge: &Charge, device: &dyn Device) -> bool {
+        if self.leaving().has(d) {
+            // What was asked for before comes too late.
+            if let Some(Answer::Granted(grant)) = self.answered(d, charge) {
+                charge.proc().give_back(d, grant);
+            }
+            return false;
+        }
+        self.take_grant(d, charge, device);
+        let mut free = self.space.free_clusters(id(d));
+        if free < AHEAD && self.settle_loans(charge) {
+            free = self.space.free_clusters(id(d));
+        }
+        if free < AHEAD {
+            self.ask_for_sweep(charge);
+            self.ask(d, charge);
+        }
+        free > 0
     }
 
     fn ask(&self, d: usize, charge: &Charge) {
@@ -196,8 +227,8 @@ impl SwapSlots {
         charge.call();
     }
 
-    /// Slots for `nr` pages on the first device that has them, in one piece if it can be; only when
-    /// none has, pieces from wherever some are free. No lock is held while the file system gives
+    /// Slots for `nr` pages on the first device that has them, those of one rank in turn, in one piece if it
+    /// can be; only when none has, pieces from wherever some are free. No lock is held while the file system gives
     /// space. For the reclaim thread.
     pub fn alloc(
         &self,
@@ -207,23 +238,13 @@ impl SwapSlots {
         out: &mut Extents,
     ) -> Result<(), NoSlots> {
         let leaving = self.leaving();
-        for (d, device) in devices.iter().enumerate() {
-            if leaving.has(d) {
-                continue;
-            }
-            loop {
-                if self.space.alloc_on(id(d), nr, out) {
-                    return Ok(());
-                }
-                // What was lent may be ours again.
-                if self.settle_loans(charge) && self.space.alloc_on(id(d), nr, out) {
-                    return Ok(());
-                }
-                self.ask_for_sweep(charge);
-                if !self.take_grant(d, charge, &**device) {
-                    break;
-                }
-            }
+        let found = self.groups().any(|group| {
+            let mut in_turn = self.in_turn(group, charge).filter(|&d| !leaving.has(d));
+            in_turn.any(|d| self.alloc_on(d, nr, charge, &*devices[d], out))
+        });
+        if found {
+            self.given.fetch_add(nr, Relaxed);
+            return Ok(());
         }
         if self.space.alloc_from_all(nr, out)
             || self.wait_for_sweep(charge) && self.space.alloc_from_all(nr, out)
@@ -231,6 +252,29 @@ impl SwapSlots {
             Ok(())
         } else {
             Err(NoSlots)
+        }
+    }
+
+    fn alloc_on(
+        &self,
+        d: usize,
+        nr: usize,
+        charge: &Charge,
+        device: &dyn Device,
+        out: &mut Extents,
+    ) -> bool {
+        loop {
+            if self.space.alloc_on(id(d), nr, out) {
+                return true;
+            }
+            // What was lent may be ours again.
+            if self.settle_loans(charge) && self.space.alloc_on(id(d), nr, out) {
+                return true;
+            }
+            self.ask_for_sweep(charge);
+            if !self.take_grant(d, charge, device) {
+                return false;
+            }
         }
     }
 
@@ -381,8 +425,8 @@ impl SwapSlots {
         }
     }
 
-    /// Gives back what is ours of segments where that holds nothing, keeping some room for what will be written next: two
-    /// segments and an eighth of what is in use, on a device that stays. The supervisor returns their space to the file
+    /// Gives back clusters that hold nothing, keeping some room for what will be written next: two segments and
+    /// an eighth of what is in use, on a device that stays. The supervisor returns their space to the file
     /// system. For the reclaim thread.
     pub fn trim(&self, charge: &Charge) {
         let leaving = self.leaving();
@@ -583,6 +627,50 @@ mod tests {
         assert_eq!(p.alloc(1, &disks, s), None);
     }
 
+    /// By clusters and not by requests: what leaves in pieces lies together.
+    #[test]
+    fn devices_of_one_rank_are_used_in_turn() {
+        let control = Writer::with_ranks(&[(1, 0), (3, 0), (1, 1)]);
+        let disks = disks(&[1, 3, 1]);
+        let s = &mut Supervisor::default();
+        let mut p = Process::new(control, 3);
+        // Nobody waits for the second device's answer at first.
+        p.alloc(512, &disks, s).unwrap();
+        p.slots.prepare(&p.charge, &disks);
+        s.turn(&p);
+        let mut devices: Vec<_> = (0..79)
+            .map(|_| p.alloc(512, &disks, s).unwrap()[0].0)
+            .collect();
+        assert_eq!(p.alloc(512, &disks, s), None);
+        let third = devices.split_off(63);
+        assert!(third.iter().all(|&d| d == 2), "{third:?}");
+        let both = &devices[..24];
+        let first = both.iter().filter(|&&d| d == 0).count();
+        assert!((11..=13).contains(&first), "{both:?}");
+        assert!(
+            both.windows(3).all(|w| w[0] != w[1] || w[1] != w[2]),
+            "{both:?}"
+        );
+        // The smaller one is full.
+        assert!(devices[32..].iter().all(|&d| d == 1), "{devices:?}");
+    }
+
+    #[test]
+    fn pieces_of_one_cluster_lie_on_one_device() {
+        let control = Writer::with_ranks(&[(1, 0), (1, 0)]);
+        let disks = disks(&[1, 1]);
+        let s = &mut Supervisor::default();
+        let mut p = Process::new(control, 2);
+        let devices: Vec<_> = (0..320)
+            .map(|_| {
+                s.turn(&p);
+                p.alloc(16, &disks, s).unwrap()[0].0
+            })
+            .collect();
+        let changes = devices.windows(2).filter(|w| w[0] != w[1]).count();
+        assert!((8..=10).contains(&changes), "{devices:?}");
+    }
+
     #[test]
     fn a_full_disk_passes_on_to_the_next() {
         let control = Writer::with_segments(&[4, 2]);
@@ -673,7 +761,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_segments_are_given_back_but_for_a_reserve() {
+    fn empty_clusters_are_given_back_but_for_a_reserve() {
         let control = Writer::with_segments(&[8]);
         let disks = disks(&[8]);
         let s = &mut Supervisor::default();
@@ -682,21 +770,32 @@ mod tests {
         while p.alloc(512, &disks, s).is_some() {
             all.push(p.out[0]);
         }
-        // One slot keeps its segment.
-        let (kept, rest) = all.split_last().unwrap();
-        for e in rest {
-            p.slots.free(e.entry, 512);
+        // One slot of each segment keeps its cluster, and not the segment.
+        for e in all {
+            let first = e.entry.slot() % SLOTS == 0;
+            p.slots.free(e.entry, if first { 511 } else { 512 });
         }
-        p.slots.free(kept.entry, 511);
         p.slots.trim(&p.charge);
         p.slots.validate().unwrap();
-        let discarded = s.take_freed(&p);
-        assert_eq!(discarded, 5 * SEGMENT_CLUSTERS);
-        assert_eq!(p.slots.used(), 1);
+        let mut freed = Vec::new();
+        let sizes = || [8].into_iter();
+        p.charge.proc().take_freed(sizes(), |_, c| freed.push(c));
+        assert_eq!(freed.len(), 5 * (SEGMENT_CLUSTERS - 1));
+        assert!(freed.iter().all(|c| c % SEGMENT_CLUSTERS != 0), "{freed:?}");
+        assert_eq!(p.slots.used(), 8);
+        // They come back one by one.
+        for cluster in freed {
+            let grant = Grant {
+                segment: cluster / SEGMENT_CLUSTERS,
+                clusters: 1 << (cluster % SEGMENT_CLUSTERS),
+            };
+            assert!(p.slots.take(0, grant, &*disks[0]));
+        }
         let mut n = 0;
         while p.alloc(512, &disks, s).is_some() {
             n += 1;
         }
+        // The last ones in pieces.
         assert_eq!(n, 8 * CLUSTERS - 1);
     }
 }
