@@ -331,8 +331,12 @@ impl SwapCache {
             }
             // Of no more use, and room for the next.
             self.forget_slots(pmd, &mut g, dirty);
+            let all_back = dirty.minus(g.present).is_empty();
             self.end_writeback_unwritten(pmd, g);
-            return Start::Full;
+            return match all_back {
+                true => Start::Active,
+                false => Start::Full,
+            };
         }
         // These slots hold neither the old nor the new until the write is done.
         g.swapped = g.swapped.minus(dirty);
@@ -446,6 +450,9 @@ impl SwapCache {
                 .alloc(pages.count(), &self.charge, devices, out)
                 .is_ok()
         };
+        if devices.is_empty() {
+            return pages.is_empty();
+        }
         pages.is_empty() || alloc() || self.forget_kept_slots() && alloc()
     }
 

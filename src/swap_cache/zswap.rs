@@ -11,7 +11,10 @@ use crate::mm::{Page, PageMask, Pmd, PAGE_SIZE, PMD_NR};
 use crate::sys::Errno;
 use crate::vma::{Had, HandleTable, IoState, List, Queue, RangeGuard};
 use crate::zpool::{Admission, Fill, Handle, Pages, Zpool, LARGEST};
+use core::sync::atomic::Ordering::Relaxed;
 
+/// Percent of the limit that compressed memory takes at most where there is no device.
+const ALONE_MOST: i64 = 90;
 /// A walk that gets no more than so many pages may be none.
 const FEW: usize = 4;
 /// Pages of a range that go on to a device at a time: until they are written they take more memory than they did.
@@ -22,6 +25,8 @@ pub struct Zswap {
     /// In a place of its own: what a `None` leaves unused would be copied from a stack that has had keys on it.
     pool: Option<Box<Zpool>>,
     share: Compress,
+    /// There is no device: what can't stay here can't leave.
+    alone: bool,
     admission: Admission,
     queue: Queue,
 }
@@ -30,6 +35,7 @@ impl Zswap {
     pub(super) fn new(settings: &Settings) -> Result<Zswap, Errno> {
         let share = settings.compress();
         Ok(Zswap {
+            alone: settings.devices == 0,
             pool: match share {
                 Compress::Off => None,
                 _ => Some(Box::new(Zpool::new(settings.limit_bytes)?)),
@@ -57,6 +63,8 @@ impl Zswap {
     fn most(&self, limit: i64) -> usize {
         match self.share {
             Compress::Off => 0,
+            // What is not here has to be resident.
+            Compress::Auto if self.alone => (limit.max(0) / 100 * ALONE_MOST) as usize,
             Compress::Auto => self.admission.most(limit),
             Compress::Percent(n) => (limit.max(0) * i64::from(n) / 100) as usize,
         }
@@ -77,7 +85,8 @@ pub enum WriteBack {
 }
 
 impl SwapCache {
-    /// Of `pages`, which are in the frame of a range that is being written, those that were stored. For the
+    /// Of `pages`, which are in the frame of a range that is being written, those that were stored: those
+    /// that became small, and without a device the others as they are, as long as there is room. For the
     /// reclaim thread, without the range's lock.
     pub(super) fn store(
         &self,
@@ -87,18 +96,24 @@ impl SwapCache {
         handles: &mut HandleTable,
     ) -> PageMask {
         let z = &self.zswap;
-        let Some(pool) = z.pool.as_ref().filter(|_| list == List::Main) else {
+        let Some(pool) = z.pool.as_ref().filter(|_| !pages.is_empty()) else {
             return PageMask::EMPTY;
         };
-        if pages.is_empty() || z.share == Compress::Auto && !z.admission.admits() {
+        let admits = || z.share != Compress::Auto || z.admission.admits();
+        if !(z.alone || list == List::Main && admits()) {
             return PageMask::EMPTY;
         }
+        let most = z.alone.then(|| z.most(self.charge.limit()));
         let time = self.lru.time();
-        let (mut stored, mut bytes) = (PageMask::EMPTY, 0);
+        let (mut tried, mut stored, mut bytes) = (0, PageMask::EMPTY, 0);
         for page in pages.runs().flatten() {
+            if most.is_some_and(|most| pool.pages() >= most) {
+                break;
+            }
+            tried += 1;
             let from = (self.frames.addr(frame) + page * PAGE_SIZE) as *const Page;
             // SAFETY: the page was moved into the frame, which is ours for now; nobody writes there.
-            match pool.store(unsafe { &*from }, time) {
+            match pool.store(unsafe { &*from }, time, z.alone) {
                 Some(s) => {
                     self.charge.charge(s.grown.0);
                     handles[page] = s.handle.to_word();
@@ -108,8 +123,8 @@ impl SwapCache {
                 None => bytes += PAGE_SIZE,
             }
         }
-        let poor = pages.minus(stored).count();
-        z.admission.compressed(pages.count(), bytes);
+        let poor = tried - stored.count();
+        z.admission.compressed(tried, bytes);
         self.stats().zswap_reject_compress_poor.add(poor as u64);
         stored
     }
@@ -191,6 +206,10 @@ impl SwapCache {
         g.compressed = g.compressed.minus(gone);
         let freed = pool.free(self.handles_of(pmd, gone).map(|(_, handle)| handle));
         self.shrunk(freed);
+        if self.zswap.alone && freed.0 > 0 && self.full.swap(false, Relaxed) {
+            // Where compressed memory was full there is room again.
+            self.end_grace();
+        }
     }
 
     /// Opens `pages`, which are compressed, each to its place; returns those that could be, and tells the age
@@ -305,7 +324,13 @@ impl SwapCache {
     pub fn has_too_much_compressed(&self) -> bool {
         let z = &self.zswap;
         let limit = self.charge.limit();
-        z.pool.as_ref().is_some_and(|p| p.pages() > z.most(limit))
+        let pool = z.pool.as_ref().filter(|_| !z.alone);
+        pool.is_some_and(|p| p.pages() > z.most(limit))
+    }
+
+    /// What leaves stays in compressed memory.
+    pub fn swaps_nowhere(&self) -> bool {
+        self.zswap.alone
     }
 
     /// Notes what compressed memory takes.

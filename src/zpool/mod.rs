@@ -78,15 +78,24 @@ impl Zpool {
         self.stored.load(Relaxed)
     }
 
-    /// Compresses the page; none where it takes more than [`LARGEST`], or there is no memory. For the reclaim
-    /// thread alone.
+    /// Compresses the page; where that takes more than [`LARGEST`] stores it `as_is`, or not at all. None also where
+    /// there is no memory. For the reclaim thread alone.
     /// `time` is the caller's.
-    pub fn store(&self, page: &Page, time: u32) -> Option<Stored> {
+    pub fn store(&self, page: &Page, time: u32, as_is: bool) -> Option<Stored> {
         let mut small = [0; LARGEST];
-        let n = codec::compress(page, &mut small[HEAD..])?;
-        small[..LEN_BYTES].copy_from_slice(&(n as u16).to_ne_bytes());
-        small[LEN_BYTES..HEAD].copy_from_slice(&time.to_ne_bytes());
-        let bytes = n + HEAD;
+        match codec::compress(page, &mut small[HEAD..]) {
+            Some(n) => {
+                small[..LEN_BYTES].copy_from_slice(&(n as u16).to_ne_bytes());
+                small[LEN_BYTES..HEAD].copy_from_slice(&time.to_ne_bytes());
+                self.put(&small[..n + HEAD])
+            }
+            None if as_is => self.put(page),
+            None => None,
+        }
+    }
+
+    fn put(&self, object: &[u8]) -> Option<Stored> {
+        let bytes = object.len();
         let reach = self.slab.lock().reach();
         self.make_accessible(reach * BLOCK).ok()?;
         let (placed, at) = {
@@ -96,7 +105,7 @@ impl Zpool {
         };
         // SAFETY: the place is the object's alone, is accessible, and has room for it.
         unsafe {
-            core::ptr::copy_nonoverlapping(small.as_ptr(), (self.base + at) as *mut u8, bytes);
+            core::ptr::copy_nonoverlapping(object.as_ptr(), (self.base + at) as *mut u8, bytes);
         }
         self.stored.fetch_add(1, Relaxed);
         let grown = Pages(if placed.opens { BLOCK_PAGES } else { 0 });
@@ -165,8 +174,12 @@ impl Zpool {
     }
 }
 
-/// The page of an object's bytes, and perhaps some more behind it; and its time.
+/// The page of an object's bytes, all that its class has; and its time, which a page as it is has not.
 pub fn open_object(object: &[u8], to: &mut Page) -> Result<u32, Wrong> {
+    if let Ok(page) = <&Page>::try_from(object) {
+        *to = *page;
+        return Ok(0);
+    }
     let (head, rest) = object.split_at_checked(HEAD).ok_or(Wrong)?;
     let len = usize::from(u16::from_ne_bytes([head[0], head[1]]));
     decompress(rest.get(..len).ok_or(Wrong)?, to)?;
@@ -174,12 +187,7 @@ pub fn open_object(object: &[u8], to: &mut Page) -> Result<u32, Wrong> {
 }
 
 /// How many bytes an object can have.
-pub const OBJECT_MAX: usize = LARGEST;
-
-/// How many bytes an object at that address can have: it lies within a block.
-pub fn object_bytes(at: usize) -> usize {
-    OBJECT_MAX.min(BLOCK - at % BLOCK)
-}
+pub const OBJECT_MAX: usize = PAGE_SIZE;
 
 const _: () = assert!(LARGEST < PAGE_SIZE);
 
@@ -206,7 +214,7 @@ mod tests {
         let mut grown = 0;
         let stored: Vec<_> = (0..2000)
             .map(|i| {
-                let s = pool.store(&page(i), i as u32).unwrap();
+                let s = pool.store(&page(i), i as u32, false).unwrap();
                 grown += s.grown.0;
                 s
             })
@@ -221,6 +229,27 @@ mod tests {
         let shrunk = pool.free(stored.iter().map(|s| s.handle)).0 + pool.shrink(0).0;
         assert_eq!((shrunk, pool.pages(), pool.stored()), (grown, 0, 0));
         assert_eq!(pool.load(stored[0].handle, &mut back), Err(Wrong));
+    }
+
+    #[test]
+    fn what_does_not_compress_is_stored_as_it_is_or_not() {
+        let pool = Zpool::new(64 << 20).unwrap();
+        let mut x = 1_u64;
+        let noise: Page = core::array::from_fn(|_| {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (x >> 33) as u8
+        });
+        assert_eq!(pool.store(&noise, 7, false), None);
+        let stored: Vec<_> = (0..16)
+            .map(|_| pool.store(&noise, 7, true).unwrap())
+            .collect();
+        assert_eq!((pool.pages(), pool.stored()), (16, 16));
+        let mut back = [0; PAGE_SIZE];
+        for s in stored {
+            assert_eq!(s.bytes, PAGE_SIZE);
+            assert!(pool.load(s.handle, &mut back).is_ok());
+            assert!(back == noise);
+        }
     }
 
     #[test]

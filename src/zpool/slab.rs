@@ -1,16 +1,19 @@
-//! Where objects of up to 2.5 KiB lie: blocks of eight pages, each cut into objects of one size, as zsmalloc's
-//! zspages are. Numbers only; the memory is [`super::Zpool`]'s.
+//! Where objects of up to 2.5 KiB lie, and whole pages: blocks of eight pages, each cut into objects of one size,
+//! as zsmalloc's zspages are. Numbers only; the memory is [`super::Zpool`]'s.
 
+use crate::mm::PAGE_SIZE;
 use core::num::NonZeroU32;
 
 /// Pages of a block.
 pub const BLOCK_PAGES: usize = 8;
-pub const BLOCK: usize = BLOCK_PAGES * crate::mm::PAGE_SIZE;
+pub const BLOCK: usize = BLOCK_PAGES * PAGE_SIZE;
 /// Sizes differ by so much.
 const STEP: usize = 64;
 /// The largest object. What takes more is better left as it is.
 pub const LARGEST: usize = 2560;
-const CLASSES: usize = LARGEST / STEP;
+/// The class of pages that are stored as they are.
+const RAW: u8 = (LARGEST / STEP) as u8;
+const CLASSES: usize = RAW as usize + 1;
 const OBJECTS_MAX: usize = BLOCK / STEP;
 const WORDS: usize = OBJECTS_MAX / 64;
 const INDEX_BITS: u32 = OBJECTS_MAX.trailing_zeros();
@@ -53,20 +56,28 @@ impl Handle {
         self.block() * size_of::<Block>() + core::mem::offset_of!(Block, class)
     }
 
-    /// Where the object is, if its block is of that class; in bytes from the first block's start.
-    pub fn offset_in_class(self, class: u8) -> Option<usize> {
+    /// Where the object is, if its block is of that class, in bytes from the first block's start; and the bytes
+    /// that are its.
+    pub fn place_in_class(self, class: u8) -> Option<(usize, usize)> {
         let fits = usize::from(class) < CLASSES && self.index() < objects_of(class);
-        fits.then(|| self.block() * BLOCK + self.index() * size_of_class(class))
+        let size = fits.then(|| size_of_class(class))?;
+        Some((self.block() * BLOCK + self.index() * size, size))
     }
 }
 
 /// The smallest class for so many bytes.
 fn class_of(bytes: usize) -> Option<u8> {
-    (bytes <= LARGEST).then(|| (bytes.max(1).div_ceil(STEP) - 1) as u8)
+    match bytes {
+        PAGE_SIZE => Some(RAW),
+        _ => (bytes <= LARGEST).then(|| (bytes.max(1).div_ceil(STEP) - 1) as u8),
+    }
 }
 
 fn size_of_class(class: u8) -> usize {
-    (class as usize + 1) * STEP
+    match class {
+        RAW => PAGE_SIZE,
+        _ => (class as usize + 1) * STEP,
+    }
 }
 
 fn objects_of(class: u8) -> usize {
@@ -160,11 +171,10 @@ impl Slab {
     pub fn offset(&self, handle: Handle) -> Option<(usize, usize)> {
         let block = self.blocks.get(handle.block())?;
         let there = block.used[handle.index() / 64] >> (handle.index() % 64) & 1 != 0;
-        let at = handle.offset_in_class(block.class).filter(|_| there)?;
-        Some((at, size_of_class(block.class)))
+        handle.place_in_class(block.class).filter(|_| there)
     }
 
-    /// A place for so many bytes. None where they are too many, or there is no block left.
+    /// A place for so many bytes, or for a page as it is. None where they are too many, or there is no block left.
     pub fn alloc(&mut self, bytes: usize) -> Option<Placed> {
         let class = class_of(bytes)?;
         let c = class as usize;
@@ -331,6 +341,9 @@ mod tests {
             assert!(s.free(p.handle) && !s.free(p.handle));
         }
         assert_eq!(s.alloc(LARGEST + 1), None);
+        let raw = s.alloc(PAGE_SIZE).unwrap().handle;
+        assert_eq!(s.offset(raw).unwrap().1, PAGE_SIZE);
+        assert!(s.free(raw));
         assert_eq!((Handle::from_word(0), Handle::from_word(511)), (None, None));
     }
 
@@ -344,12 +357,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn objects_never_overlap(steps in proptest::collection::vec((any::<bool>(), 1..=LARGEST), 1..400)) {
+        fn objects_never_overlap(steps in proptest::collection::vec((any::<bool>(), 1..=LARGEST + 300), 1..400)) {
             let mut s = slab(64);
             let mut live: HashMap<u32, (usize, usize)> = HashMap::new();
             let mut asked = 0;
             for (add, n) in steps {
                 if add {
+                    let n = if n > LARGEST { PAGE_SIZE } else { n };
                     let Some(p) = s.alloc(n) else { continue };
                     let (at, size) = s.offset(p.handle).unwrap();
                     prop_assert!(live.values().all(|&(a, l)| at + size <= a || a + l <= at));

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use hugeswap::control::{Compress, SwapIn};
 
 use crate::size::Size;
-use crate::swap_spec::{self, Place};
+use crate::swap_spec::{self, Where};
 
 #[derive(clap::Args, Debug, Clone)]
 #[command(after_help = "\
@@ -19,9 +19,10 @@ pub struct RunArgs {
     pub memory: Option<Size>,
 
     /// Where the rest goes: a directory, a file, a block device, or 'ram'; may be repeated, each with a size and a
-    /// priority of its own, as in /mnt/fast,size=10G,priority=1 [default: a directory on a disk]
+    /// priority of its own, as in /mnt/fast,size=10G,priority=1; 'none': compressed memory alone [default: a
+    /// directory on a disk]
     #[arg(long, value_name = "SPEC", value_parser = swap_spec::place_parser())]
-    pub swap: Vec<Place>,
+    pub swap: Vec<Where>,
 
     /// Use a block device that holds data of no known kind: the data is lost
     #[arg(long)]
@@ -36,9 +37,9 @@ pub struct RunArgs {
     pub swapin: SwapInArg,
 
     /// How much of the memory may hold compressed pages, which need no read when they are wanted again: off,
-    /// auto (what it is worth), or a share as in 40%
-    #[arg(long, default_value = "off", value_name = "SHARE", value_parser = compress)]
-    pub compress: Compress,
+    /// auto (what it is worth), or a share as in 40% [default: off; with --swap none auto]
+    #[arg(long, value_name = "SHARE", value_parser = compress)]
+    pub compress: Option<Compress>,
 
     /// Leave what goes to swap readable for who has the disk; it is checked all the same
     #[arg(long)]
@@ -65,6 +66,21 @@ pub struct RunArgs {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// What leaves the program stays in memory.
+    pub fn swaps_nowhere(&self) -> bool {
+        self.swap.contains(&Where::Nowhere)
+    }
+
+    pub fn compress(&self) -> Compress {
+        match self.compress {
+            Some(share) => share,
+            None if self.swaps_nowhere() => Compress::Auto,
+            None => Compress::Off,
+        }
+    }
 }
 
 fn compress(text: &str) -> Result<Compress, String> {

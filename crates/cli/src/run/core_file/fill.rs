@@ -147,15 +147,14 @@ impl Part<'_> {
                 true => Ok(()),
                 false => Err("the file is cut".into()),
             },
-            Source::Object(at) => {
+            Source::Object(at, bytes) => {
                 let into = into.try_into().map_err(|_| "no whole page")?;
                 let mut object = [0; zpool::OBJECT_MAX];
-                // What lies behind the block may not be there.
-                let there = zpool::object_bytes(*at as usize);
-                if *at == 0 || !from.core.read(*at, &mut object[..there]) {
+                let object = &mut object[..*bytes];
+                if *at == 0 || !from.core.read(*at, object) {
                     return Err("the file is cut".into());
                 }
-                zpool::open_object(&object, into)
+                zpool::open_object(object, into)
                     .map_err(|_| "compressed memory does not have what was stored there")?;
                 Ok(())
             }
