@@ -115,6 +115,12 @@ counters! {
     zswpout: Sum,
     /// Base pages that went on from compressed memory to a device.
     zswpwb: Sum,
+    /// Of these, the ones that Zstandard has compressed.
+    zswpout_zstd: Sum,
+    /// Nanoseconds for compressing pages.
+    zswpout_ns: Sum,
+    /// Nanoseconds for getting pages back.
+    zswpin_ns: Sum,
     /// Base pages that did not become small enough for compressed memory.
     zswap_reject_compress_poor: Sum,
     /// Bytes that compressed memory takes now; part of `resident_bytes`.

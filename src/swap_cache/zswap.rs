@@ -6,11 +6,12 @@
 
 use super::swapin::{Plan, Unit};
 use super::{FillBuffers, Frame, SwapCache};
-use crate::control::{Compress, Settings};
+use crate::control::{Compress, CompressCodec, Settings};
 use crate::mm::{Page, PageMask, Pmd, PAGE_SIZE, PMD_NR};
+use crate::sys::thread::now_ns;
 use crate::sys::Errno;
 use crate::vma::{Had, HandleTable, IoState, List, Queue, RangeGuard};
-use crate::zpool::{Admission, Fill, Handle, Pages, Zpool, LARGEST};
+use crate::zpool::{Admission, By, Codec, Fill, Handle, Pages, Zpool, LARGEST};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Percent of the limit that compressed memory takes at most where there is no device.
@@ -38,7 +39,7 @@ impl Zswap {
             alone: settings.devices == 0,
             pool: match share {
                 Compress::Off => None,
-                _ => Some(Box::new(Zpool::new(settings.limit_bytes)?)),
+                _ => Some(Box::new(Zpool::new(settings.limit_bytes, codec(settings))?)),
             },
             share,
             admission: Admission::default(),
@@ -49,6 +50,11 @@ impl Zswap {
     /// See `Zpool::places`; zeros where there is no pool.
     pub fn places(&self) -> [usize; 2] {
         self.pool.as_deref().map_or([0; 2], Zpool::places)
+    }
+
+    /// Pages of memory that it takes beside what it stores.
+    pub(super) fn own_pages(&self) -> usize {
+        self.pool.as_deref().map_or(0, Zpool::own_pages)
     }
 
     /// In a forked child.
@@ -68,6 +74,15 @@ impl Zswap {
             Compress::Auto => self.admission.most(limit),
             Compress::Percent(n) => (limit.max(0) * i64::from(n) / 100) as usize,
         }
+    }
+}
+
+/// The one codec, if it is not to be chosen.
+fn codec(settings: &Settings) -> Option<Codec> {
+    match settings.codec() {
+        CompressCodec::Auto => None,
+        CompressCodec::Lz4 => Some(Codec::Lz4),
+        CompressCodec::Zstd => Some(Codec::Zstd),
     }
 }
 
@@ -105,7 +120,8 @@ impl SwapCache {
         }
         let most = z.alone.then(|| z.most(self.charge.limit()));
         let time = self.lru.time();
-        let (mut tried, mut stored, mut bytes) = (0, PageMask::EMPTY, 0);
+        let (mut tried, mut stored, mut bytes, mut small) = (0, PageMask::EMPTY, 0, 0);
+        let start = now_ns();
         for page in pages.runs().flatten() {
             if most.is_some_and(|most| pool.pages() >= most) {
                 break;
@@ -119,13 +135,17 @@ impl SwapCache {
                     handles[page] = s.handle.to_word();
                     stored.insert(page);
                     bytes += s.bytes.next_multiple_of(64);
+                    small += u64::from(s.codec == Some(Codec::Zstd));
                 }
                 None => bytes += PAGE_SIZE,
             }
         }
         let poor = tried - stored.count();
         z.admission.compressed(tried, bytes);
-        self.stats().zswap_reject_compress_poor.add(poor as u64);
+        let stats = self.stats();
+        stats.zswap_reject_compress_poor.add(poor as u64);
+        stats.zswpout_zstd.add(small);
+        stats.zswpout_ns.add(now_ns() - start);
         stored
     }
 
@@ -219,21 +239,24 @@ impl SwapCache {
         pmd: Pmd,
         g: &mut RangeGuard<'_>,
         pages: PageMask,
+        by: By,
         place: impl Fn(usize) -> *mut u8,
         mut each: impl FnMut(u32),
     ) -> PageMask {
+        let start = now_ns();
         let now = self.lru.time();
         let mut opened = PageMask::EMPTY;
         if let Some(pool) = &self.zswap.pool {
             for (page, handle) in self.handles_of(pmd, pages) {
                 // SAFETY: the place is memory of the engine's own that nobody else uses now.
                 let to = unsafe { &mut *(place(page) as *mut Page) };
-                if let Ok(then) = pool.load(handle, to) {
+                if let Ok(then) = pool.load(handle, to, by) {
                     each(now.wrapping_sub(then));
                     opened.insert(page);
                 }
             }
         }
+        self.stats().zswpin_ns.add(now_ns() - start);
         let wrong = pages.minus(opened);
         if !wrong.is_empty() {
             self.stats().swap_corrupt.add(wrong.count() as u64);
@@ -269,7 +292,9 @@ impl SwapCache {
         self.charge_own(new);
         let at = |page| base.wrapping_add(pages.rank(page) * PAGE_SIZE);
         let mut youngest = u32::MAX;
-        let opened = self.open_compressed(pmd, g, pages, at, |age| youngest = youngest.min(age));
+        let opened = self.open_compressed(pmd, g, pages, By::Handler, at, |age| {
+            youngest = youngest.min(age)
+        });
         let mut got = PageMask::EMPTY;
         for run in opened.runs() {
             got = got.or(self.copy_run(pmd, run, |page| at(page) as *const u8));
@@ -315,7 +340,9 @@ impl SwapCache {
         let pages = g.compressed;
         let mut youngest = u32::MAX;
         let place = |page| (base + page * PAGE_SIZE) as *mut u8;
-        let opened = self.open_compressed(pmd, g, pages, place, |age| youngest = youngest.min(age));
+        let opened = self.open_compressed(pmd, g, pages, By::Handler, place, |age| {
+            youngest = youngest.min(age)
+        });
         self.came_back(opened.count(), youngest);
         opened
     }
@@ -378,7 +405,7 @@ impl SwapCache {
         for page in pages.runs().flatten() {
             let one = PageMask::of(page..page + 1);
             if self
-                .open_compressed(pmd, &mut g, one, |_| scratch, |_| ())
+                .open_compressed(pmd, &mut g, one, By::Reclaim, |_| scratch, |_| ())
                 .is_empty()
             {
                 continue;

@@ -7,25 +7,30 @@
 #![allow(unsafe_code)]
 
 mod admission;
+mod choice;
 mod codec;
 mod slab;
 
 pub use admission::{Admission, Fill};
-pub use codec::{decompress, Wrong};
+pub use codec::{Codec, Decoder, Encoder, Wrong};
 pub use slab::{Handle, BLOCK_PAGES, LARGEST};
 
 use crate::mm::{Page, PAGE_SIZE, PMD_SIZE};
 use crate::sync::Mutex;
 use crate::sys::limits::beyond_memory;
-use crate::sys::{mem, Errno};
+use crate::sys::{mem, thread, Errno};
+use choice::{Choice, Outcome};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use slab::{Block, Slab, BLOCK, MAX_BLOCKS};
 
-/// An object begins with its length and the time at which it was stored.
+/// An object begins with its length, above which is its codec, and the time at which it was stored.
 const LEN_BYTES: usize = 2;
+const LEN_BITS: u32 = 12;
 const HEAD: usize = LEN_BYTES + 4;
 /// Empty blocks that are kept for what comes next.
 const SPARE: usize = 8;
+/// The most that a probe is believed to take.
+const PROBE_MAX_NS: u64 = 200_000;
 
 pub struct Zpool {
     base: usize,
@@ -33,6 +38,17 @@ pub struct Zpool {
     /// Bytes from the base on that are accessible: address space counts against RLIMIT_DATA only from then.
     open: AtomicUsize,
     stored: AtomicUsize,
+    choice: Choice,
+    encoder: Mutex<Encoder>,
+    /// One for each thread that gets pages back, so that none waits for another.
+    decoders: [Mutex<Decoder>; 2],
+}
+
+/// Who gets a page back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    Handler = 0,
+    Reclaim = 1,
 }
 
 /// How much the pool's memory has grown or shrunk, in pages.
@@ -47,11 +63,13 @@ pub struct Stored {
     pub grown: Pages,
     /// What the page takes now.
     pub bytes: usize,
+    /// None if it is stored as it is.
+    pub codec: Option<Codec>,
 }
 
 impl Zpool {
-    /// One that can take so many bytes.
-    pub fn new(bytes: u64) -> Result<Zpool, Errno> {
+    /// One that can take so many bytes; the codec is chosen as it goes, if it is not given.
+    pub fn new(bytes: u64, codec: Option<Codec>) -> Result<Zpool, Errno> {
         let n = (bytes / BLOCK as u64).clamp(1, MAX_BLOCKS as u64) as usize;
         // SAFETY: all-zero bytes are a block that was never used.
         let blocks = unsafe { mem::map_table::<Block>(n) }?;
@@ -60,7 +78,17 @@ impl Zpool {
             slab: Mutex::new(Slab::new(blocks)),
             open: AtomicUsize::new(0),
             stored: AtomicUsize::new(0),
+            choice: Choice::new(codec),
+            encoder: Mutex::new(Encoder::new()?),
+            decoders: [Mutex::new(Decoder::new()?), Mutex::new(Decoder::new()?)],
         })
+    }
+
+    /// Pages of memory that it takes beside what is stored.
+    pub fn own_pages(&self) -> usize {
+        let all = self.decoders.iter().map(|d| d.lock().bytes());
+        let pages = |bytes: usize| bytes.div_ceil(PAGE_SIZE);
+        pages(self.encoder.lock().bytes()) + all.map(pages).sum::<usize>()
     }
 
     /// Where objects begin, and the table of blocks: for the reader of a core file.
@@ -83,18 +111,58 @@ impl Zpool {
     /// `time` is the caller's.
     pub fn store(&self, page: &Page, time: u32, as_is: bool) -> Option<Stored> {
         let mut small = [0; LARGEST];
-        match codec::compress(page, &mut small[HEAD..]) {
-            Some(n) => {
-                small[..LEN_BYTES].copy_from_slice(&(n as u16).to_ne_bytes());
+        match self.compress(page, &mut small[HEAD..]) {
+            Some((codec, n)) => {
+                let len = n as u16 | (codec as u16) << LEN_BITS;
+                small[..LEN_BYTES].copy_from_slice(&len.to_ne_bytes());
                 small[LEN_BYTES..HEAD].copy_from_slice(&time.to_ne_bytes());
-                self.put(&small[..n + HEAD])
+                self.put(&small[..n + HEAD], Some(codec))
             }
-            None if as_is => self.put(page),
+            None if as_is => self.put(page, None),
             None => None,
         }
     }
 
-    fn put(&self, object: &[u8]) -> Option<Stored> {
+    fn compress(&self, page: &Page, to: &mut [u8]) -> Option<(Codec, usize)> {
+        let mut encoder = self.encoder.lock();
+        if self.choice.probes() {
+            let lz4 = self.probe(&mut encoder, Codec::Lz4, page, to);
+            let zstd = self.probe(&mut encoder, Codec::Zstd, page, to);
+            if let Some((lz4, zstd)) = lz4.zip(zstd) {
+                self.choice.learn(lz4, zstd);
+            }
+        }
+        encoder.compress(self.choice.codec(), page, to)
+    }
+
+    /// What comes of the codec for this page. None where it needs none.
+    fn probe(
+        &self,
+        encoder: &mut Encoder,
+        codec: Codec,
+        page: &Page,
+        to: &mut [u8],
+    ) -> Option<Outcome> {
+        let start = thread::now_ns();
+        let bytes = match encoder.compress(codec, page, to) {
+            Some((Codec::Word, _)) => return None,
+            Some((_, n)) => {
+                let mut back = [0; PAGE_SIZE];
+                let mut decoder = self.decoders[By::Reclaim as usize].lock();
+                decoder.decompress(codec, &to[..n], &mut back).ok()?;
+                n
+            }
+            None => PAGE_SIZE,
+        };
+        // Who was not running meanwhile has learnt nothing of the codec.
+        let ns = (thread::now_ns() - start).min(PROBE_MAX_NS);
+        Some(Outcome {
+            bytes: bytes as u32,
+            ns: ns as u32,
+        })
+    }
+
+    fn put(&self, object: &[u8], codec: Option<Codec>) -> Option<Stored> {
         let bytes = object.len();
         let reach = self.slab.lock().reach();
         self.make_accessible(reach * BLOCK).ok()?;
@@ -113,16 +181,17 @@ impl Zpool {
             handle: placed.handle,
             grown,
             bytes,
+            codec,
         })
     }
 
     /// The object's page again, and the time at which it was stored. The caller sees to it that nobody frees
     /// it meanwhile.
-    pub fn load(&self, handle: Handle, to: &mut Page) -> Result<u32, Wrong> {
+    pub fn load(&self, handle: Handle, to: &mut Page, by: By) -> Result<u32, Wrong> {
         let (at, size) = self.slab.lock().offset(handle).ok_or(Wrong)?;
         // SAFETY: an object that is in use is accessible, and does not change.
         let object = unsafe { core::slice::from_raw_parts((self.base + at) as *const u8, size) };
-        open_object(object, to)
+        open_object(object, to, &mut self.decoders[by as usize].lock())
     }
 
     /// Gives objects' places back; by how much the pool has shrunk.
@@ -171,25 +240,29 @@ impl Zpool {
     /// In a forked child, where whoever held the lock does not exist.
     pub fn reset_lock(&self) {
         self.slab.reset();
+        self.encoder.reset();
+        self.decoders.iter().for_each(Mutex::reset);
     }
 }
 
 /// The page of an object's bytes, all that its class has; and its time, which a page as it is has not.
-pub fn open_object(object: &[u8], to: &mut Page) -> Result<u32, Wrong> {
+pub fn open_object(object: &[u8], to: &mut Page, decoder: &mut Decoder) -> Result<u32, Wrong> {
     if let Ok(page) = <&Page>::try_from(object) {
         *to = *page;
         return Ok(0);
     }
     let (head, rest) = object.split_at_checked(HEAD).ok_or(Wrong)?;
-    let len = usize::from(u16::from_ne_bytes([head[0], head[1]]));
-    decompress(rest.get(..len).ok_or(Wrong)?, to)?;
+    let word = u16::from_ne_bytes([head[0], head[1]]);
+    let codec = Codec::from_number((word >> LEN_BITS) as u8).ok_or(Wrong)?;
+    let len = usize::from(word & ((1 << LEN_BITS) - 1));
+    decoder.decompress(codec, rest.get(..len).ok_or(Wrong)?, to)?;
     Ok(u32::from_ne_bytes([head[2], head[3], head[4], head[5]]))
 }
 
 /// How many bytes an object can have.
 pub const OBJECT_MAX: usize = PAGE_SIZE;
 
-const _: () = assert!(LARGEST < PAGE_SIZE);
+const _: () = assert!(LARGEST < PAGE_SIZE && LARGEST < 1 << LEN_BITS);
 
 #[cfg(test)]
 mod tests {
@@ -210,7 +283,12 @@ mod tests {
 
     #[test]
     fn pages_come_back_and_memory_goes() {
-        let pool = Zpool::new(64 << 20).unwrap();
+        for codec in [None, Some(Codec::Lz4), Some(Codec::Zstd)] {
+            come_and_go(Zpool::new(64 << 20, codec).unwrap());
+        }
+    }
+
+    fn come_and_go(pool: Zpool) {
         let mut grown = 0;
         let stored: Vec<_> = (0..2000)
             .map(|i| {
@@ -223,17 +301,20 @@ mod tests {
         assert!(grown < 2000, "{grown}");
         let mut back = [0; PAGE_SIZE];
         for (i, s) in stored.iter().enumerate() {
-            assert_eq!(pool.load(s.handle, &mut back), Ok(i as u32));
+            assert_eq!(pool.load(s.handle, &mut back, By::Handler), Ok(i as u32));
             assert!(back == page(i as u64), "{i}");
         }
         let shrunk = pool.free(stored.iter().map(|s| s.handle)).0 + pool.shrink(0).0;
         assert_eq!((shrunk, pool.pages(), pool.stored()), (grown, 0, 0));
-        assert_eq!(pool.load(stored[0].handle, &mut back), Err(Wrong));
+        assert_eq!(
+            pool.load(stored[0].handle, &mut back, By::Reclaim),
+            Err(Wrong)
+        );
     }
 
     #[test]
     fn what_does_not_compress_is_stored_as_it_is_or_not() {
-        let pool = Zpool::new(64 << 20).unwrap();
+        let pool = Zpool::new(64 << 20, None).unwrap();
         let mut x = 1_u64;
         let noise: Page = core::array::from_fn(|_| {
             x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -247,7 +328,7 @@ mod tests {
         let mut back = [0; PAGE_SIZE];
         for s in stored {
             assert_eq!(s.bytes, PAGE_SIZE);
-            assert!(pool.load(s.handle, &mut back).is_ok());
+            assert!(pool.load(s.handle, &mut back, By::Handler).is_ok());
             assert!(back == noise);
         }
     }
@@ -255,6 +336,7 @@ mod tests {
     #[test]
     fn an_object_that_is_cut_is_wrong() {
         let mut to = [0; PAGE_SIZE];
+        let mut decoder = Decoder::new().unwrap();
         for object in [
             &[][..],
             &[1],
@@ -262,7 +344,7 @@ mod tests {
             &[200, 0, 0, 0, 0, 0, 1, 2],
             &[255; 9],
         ] {
-            assert_eq!(open_object(object, &mut to), Err(Wrong));
+            assert_eq!(open_object(object, &mut to, &mut decoder), Err(Wrong));
         }
     }
 }

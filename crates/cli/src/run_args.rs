@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use hugeswap::control::{Compress, SwapIn};
+use hugeswap::control::{Compress, CompressCodec, SwapIn};
 
 use crate::size::Size;
 use crate::swap_spec::{self, Where};
@@ -40,6 +40,10 @@ pub struct RunArgs {
     /// auto (what it is worth), or a share as in 40% [default: off; with --swap none auto]
     #[arg(long, value_name = "SHARE", value_parser = compress)]
     pub compress: Option<Compress>,
+
+    /// What compressed memory is compressed with
+    #[arg(long, value_enum, default_value_t, value_name = "CODEC")]
+    pub compress_codec: CodecArg,
 
     /// Leave what goes to swap readable for who has the disk; it is checked all the same
     #[arg(long)]
@@ -105,6 +109,27 @@ pub enum SwapInArg {
     Madvise,
     /// Base pages
     Never,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CodecArg {
+    /// By what comes of either for the program's pages
+    #[default]
+    Auto,
+    /// Quick
+    Lz4,
+    /// Smaller
+    Zstd,
+}
+
+impl From<CodecArg> for CompressCodec {
+    fn from(arg: CodecArg) -> CompressCodec {
+        match arg {
+            CodecArg::Auto => CompressCodec::Auto,
+            CodecArg::Lz4 => CompressCodec::Lz4,
+            CodecArg::Zstd => CompressCodec::Zstd,
+        }
+    }
 }
 
 impl From<SwapInArg> for SwapIn {

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use hugeswap::control::link::ENV;
 use hugeswap::control::{
-    Control, DeviceEntry, NewDevice, Orders, Phase, Settings, SwapIn, Usage, Writer, CONTROL_FILE,
-    ORDERS_FILE,
+    CompressCodec, Control, DeviceEntry, NewDevice, Orders, Phase, Settings, SwapIn, Usage, Writer,
+    CONTROL_FILE, ORDERS_FILE,
 };
 
 use hugeswap::sys::futex::{self, Scope};
@@ -97,6 +97,7 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
             swapin: SwapIn::from(args.swapin) as u32,
             encrypt: encrypts(args).into(),
             compress: args.compress().to_word(),
+            codec: CompressCodec::from(args.compress_codec) as u32,
             swap_bytes: total.bytes(),
             faults,
         },

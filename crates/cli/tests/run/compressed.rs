@@ -38,12 +38,18 @@ fn off_means_none() {
 #[test]
 fn forked_moved_and_dropped() {
     let program = compile("compressed").display().to_string();
-    for compress in ["auto", "25%", "60%"] {
+    for (compress, codec) in [("auto", "auto"), ("25%", "lz4"), ("60%", "zstd")] {
         let run = Run::new(64, [program.as_str(), "128", "8"]);
         let run = run.option(format!("--compress={compress}"));
+        let run = run.option(format!("--compress-codec={codec}"));
         let done = run.ok();
         assert_eq!(done.stdout, "ok\n", "{compress}: {done}");
         assert!(done.counter("zswpout") > 0, "{compress}: {done}");
+        let small = done.counter("zswpout_zstd");
+        assert!(
+            codec == "auto" || (codec == "zstd") == (small > 0),
+            "{done}"
+        );
     }
 }
 
