@@ -129,6 +129,10 @@ counters! {
     peak_zswap_pool_bytes: Max,
     /// Bytes of the program that are in compressed memory now.
     zswap_stored_bytes: Now,
+    /// Bytes of the places in compressed memory that are taken; the rest of it is free places and empty blocks.
+    zswap_object_bytes: Now,
+    /// Blocks of compressed memory that were emptied, by moving what was there to others.
+    zswap_compacted: Sum,
     /// Folios read ahead of their fault.
     swap_ra: Sum,
     /// Folios read ahead that were wanted then.

@@ -701,6 +701,7 @@ impl<'e> Reclaim<'e> {
         s.resident_bytes
             .set(c.charge.charged().max(0) as u64 * PAGE_SIZE as u64);
         let swapped = c.slots.used() * PAGE_SIZE as u64;
+        c.compact_compressed();
         c.count_compressed();
         s.swapped_bytes.set(swapped);
         s.peak_swapped_bytes.raise_to(swapped);

@@ -371,7 +371,7 @@ impl SwapCache {
         list: List,
     ) -> Compressed {
         let mut handles = [0; PMD_NR];
-        let stored = self.store(frame, pages, list, &mut handles);
+        let stored = self.store(pmd, frame, pages, list, &mut handles);
         if stored.is_empty() {
             return Compressed::Pages(stored);
         }

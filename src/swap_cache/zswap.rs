@@ -11,13 +11,15 @@ use crate::mm::{Page, PageMask, Pmd, PAGE_SIZE, PMD_NR};
 use crate::sys::thread::now_ns;
 use crate::sys::Errno;
 use crate::vma::{Had, HandleTable, IoState, List, Queue, RangeGuard};
-use crate::zpool::{Admission, By, Codec, Fill, Handle, Pages, Zpool, LARGEST};
+use crate::zpool::{Admission, By, Codec, Fill, Handle, Owner, Pages, Zpool, LARGEST};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Percent of the limit that compressed memory takes at most where there is no device.
 const ALONE_MOST: i64 = 90;
 /// A walk that gets no more than so many pages may be none.
 const FEW: usize = 4;
+/// Blocks of compressed memory that are emptied at a time.
+const COMPACT: usize = 16;
 /// Pages of a range that go on to a device at a time: until they are written they take more memory than they did.
 const WRITE_BACK: usize = 128;
 
@@ -105,6 +107,7 @@ impl SwapCache {
     /// reclaim thread, without the range's lock.
     pub(super) fn store(
         &self,
+        pmd: Pmd,
         frame: Frame,
         pages: PageMask,
         list: List,
@@ -129,7 +132,7 @@ impl SwapCache {
             tried += 1;
             let from = (self.frames.addr(frame) + page * PAGE_SIZE) as *const Page;
             // SAFETY: the page was moved into the frame, which is ours for now; nobody writes there.
-            match pool.store(unsafe { &*from }, time, z.alone) {
+            match pool.store(unsafe { &*from }, Owner { pmd, page }, time, z.alone) {
                 Some(s) => {
                     self.charge.charge(s.grown.0);
                     handles[page] = s.handle.to_word();
@@ -243,10 +246,10 @@ impl SwapCache {
         place: impl Fn(usize) -> *mut u8,
         mut each: impl FnMut(u32),
     ) -> PageMask {
-        let start = now_ns();
         let now = self.lru.time();
         let mut opened = PageMask::EMPTY;
-        if let Some(pool) = &self.zswap.pool {
+        if let Some(pool) = self.zswap.pool.as_ref().filter(|_| !pages.is_empty()) {
+            let start = now_ns();
             for (page, handle) in self.handles_of(pmd, pages) {
                 // SAFETY: the place is memory of the engine's own that nobody else uses now.
                 let to = unsafe { &mut *(place(page) as *mut Page) };
@@ -255,8 +258,8 @@ impl SwapCache {
                     opened.insert(page);
                 }
             }
+            self.stats().zswpin_ns.add(now_ns() - start);
         }
-        self.stats().zswpin_ns.add(now_ns() - start);
         let wrong = pages.minus(opened);
         if !wrong.is_empty() {
             self.stats().swap_corrupt.add(wrong.count() as u64);
@@ -367,6 +370,47 @@ impl SwapCache {
         s.zswap_pool_bytes.set(bytes(pool.pages()));
         s.peak_zswap_pool_bytes.raise_to(bytes(pool.pages()));
         s.zswap_stored_bytes.set(bytes(pool.stored()));
+        s.zswap_object_bytes.set(pool.object_bytes() as u64);
+    }
+
+    /// Moves what is in compressed memory together, where much of that is unused; a little at a time. For the
+    /// reclaim thread.
+    pub fn compact_compressed(&self) {
+        let Some(pool) = &self.zswap.pool else { return };
+        for _ in 0..COMPACT {
+            if !pool.is_sparse() {
+                return;
+            }
+            let Some(shrunk) = pool.compact(|handle| self.relocate(pool, handle)) else {
+                return;
+            };
+            self.shrunk(shrunk);
+            self.stats().zswap_compacted.inc();
+        }
+    }
+
+    /// Has an object lie elsewhere, if it is a range's.
+    fn relocate(&self, pool: &Zpool, handle: Handle) {
+        let Some(Owner { pmd, page }) = pool.owner(handle) else {
+            return;
+        };
+        let Some(r) = self.ranges.get(pmd) else {
+            return;
+        };
+        // Under the lock it is neither freed nor moved to another range.
+        let g = r.lock();
+        let table = self.ranges.handles(pmd);
+        // SAFETY: the lock is held; the table has an element for each page.
+        let is_its = || unsafe { (*table)[page] } == handle.to_word();
+        if !g.compressed.has(page) || table.is_null() || !is_its() {
+            return;
+        }
+        if let Some(new) = pool.relocate(handle) {
+            // SAFETY: as above.
+            unsafe { (*table)[page] = new.to_word() };
+            let freed = pool.free([handle].into_iter());
+            self.shrunk(freed);
+        }
     }
 
     /// Takes what has been in compressed memory longest out of it. For the reclaim thread.
@@ -454,6 +498,9 @@ impl SwapCache {
             // SAFETY: the lock is held; the table has an element for each page.
             unsafe { (*table)[page] = handle.to_word() };
             g.compressed.insert(page);
+            if let Some(pool) = &self.zswap.pool {
+                pool.set_owner(handle, Owner { pmd, page });
+            }
         }
         self.enqueue(pmd, g);
     }

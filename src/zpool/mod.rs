@@ -15,18 +15,24 @@ pub use admission::{Admission, Fill};
 pub use codec::{Codec, Decoder, Encoder, Wrong};
 pub use slab::{Handle, BLOCK_PAGES, LARGEST};
 
-use crate::mm::{Page, PAGE_SIZE, PMD_SIZE};
+use crate::mm::{Page, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::sync::Mutex;
 use crate::sys::limits::beyond_memory;
 use crate::sys::{mem, thread, Errno};
 use choice::{Choice, Outcome};
-use core::sync::atomic::{AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use slab::{Block, Slab, BLOCK, MAX_BLOCKS};
 
-/// An object begins with its length, above which is its codec, and the time at which it was stored.
-const LEN_BYTES: usize = 2;
-const LEN_BITS: u32 = 12;
-const HEAD: usize = LEN_BYTES + 4;
+/// An object begins with four words: its length, above which is its codec; the time at which it was stored; and
+/// whose it is, a range and a page. Who changes these last two has the range's lock; who reads them without it
+/// takes what it finds for a hint.
+const LEN_BITS: u32 = 16;
+const HEAD: usize = 4 * WORD;
+const WORD: usize = size_of::<u32>();
+const TIME: usize = WORD;
+const OWNER: usize = 2 * WORD;
+/// Places that are free in blocks that are not empty may be this part of the pool.
+const WASTE_PART: usize = 16;
 /// Empty blocks that are kept for what comes next.
 const SPARE: usize = 8;
 /// The most that a probe is believed to take.
@@ -54,6 +60,13 @@ pub enum By {
 /// How much the pool's memory has grown or shrunk, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pages(pub usize);
+
+/// A page of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Owner {
+    pub pmd: Pmd,
+    pub page: usize,
+}
 
 /// A page that was stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,13 +122,15 @@ impl Zpool {
     /// Compresses the page; where that takes more than [`LARGEST`] stores it `as_is`, or not at all. None also where
     /// there is no memory. For the reclaim thread alone.
     /// `time` is the caller's.
-    pub fn store(&self, page: &Page, time: u32, as_is: bool) -> Option<Stored> {
+    pub fn store(&self, page: &Page, owner: Owner, time: u32, as_is: bool) -> Option<Stored> {
         let mut small = [0; LARGEST];
         match self.compress(page, &mut small[HEAD..]) {
             Some((codec, n)) => {
-                let len = n as u16 | (codec as u16) << LEN_BITS;
-                small[..LEN_BYTES].copy_from_slice(&len.to_ne_bytes());
-                small[LEN_BYTES..HEAD].copy_from_slice(&time.to_ne_bytes());
+                let what = n as u32 | (codec as u32) << LEN_BITS;
+                let head = [what, time, owner.pmd.0, owner.page as u32];
+                for (place, word) in small.chunks_exact_mut(WORD).zip(head) {
+                    place.copy_from_slice(&word.to_ne_bytes());
+                }
                 self.put(&small[..n + HEAD], Some(codec))
             }
             None if as_is => self.put(page, None),
@@ -194,6 +209,72 @@ impl Zpool {
         open_object(object, to, &mut self.decoders[by as usize].lock())
     }
 
+    /// Whose the object is, as it says; none if there is none, or it is a page as it is.
+    pub fn owner(&self, handle: Handle) -> Option<Owner> {
+        let [pmd, page] = self.owner_words(handle)?;
+        let page = page.load(Relaxed) as usize;
+        (page < PMD_NR).then(|| Owner {
+            pmd: Pmd(pmd.load(Relaxed)),
+            page,
+        })
+    }
+
+    /// The object is another's from now on. The caller has its range's lock.
+    pub fn set_owner(&self, handle: Handle, owner: Owner) {
+        if let Some([pmd, page]) = self.owner_words(handle) {
+            pmd.store(owner.pmd.0, Relaxed);
+            page.store(owner.page as u32, Relaxed);
+        }
+    }
+
+    fn owner_words(&self, handle: Handle) -> Option<[&AtomicU32; 2]> {
+        let (at, size) = self.slab.lock().offset(handle)?;
+        let word = |i: usize| (self.base + at + OWNER + i * WORD) as *mut u32;
+        // SAFETY: an object that is in use is accessible, and so is one that was freed just now, as long as its block
+        // is sparse; these words of it are changed atomically, once it is there. Objects are aligned to more.
+        (size < PAGE_SIZE).then(|| [0, 1].map(|i| unsafe { AtomicU32::from_ptr(word(i)) }))
+    }
+
+    /// Whether memory is to be had by moving objects together.
+    pub fn is_sparse(&self) -> bool {
+        let slab = self.slab.lock();
+        let all = slab.open() * BLOCK;
+        all - slab.objects() > all / WASTE_PART + SPARE * BLOCK
+    }
+
+    /// Has objects of a block move to others: `moves` does that for each, by [`Zpool::relocate`]. By how much the
+    /// pool has shrunk; none if there is no such block. For the reclaim thread alone.
+    pub fn compact(&self, mut moves: impl FnMut(Handle)) -> Option<Pages> {
+        let block = self.slab.lock().take_sparse()?;
+        let objects = self.slab.lock().objects_in(block);
+        objects.for_each(&mut moves);
+        self.slab.lock().end_sparse(block);
+        Some(self.shrink(SPARE))
+    }
+
+    /// Copies the object to another place. The caller sees to it that nobody frees it meanwhile, and frees it then.
+    pub fn relocate(&self, handle: Handle) -> Option<Handle> {
+        let (from, new, to, size) = {
+            let mut slab = self.slab.lock();
+            let (from, size) = slab.offset(handle)?;
+            let new = slab.alloc_beside(handle)?;
+            (from, new, slab.offset(new)?.0, size)
+        };
+        // SAFETY: both places are accessible and have so many bytes; the old one is in use and does not change, the
+        // new one is nobody's yet.
+        unsafe {
+            let place = |at: usize| (self.base + at) as *mut u8;
+            core::ptr::copy_nonoverlapping(place(from), place(to), size);
+        }
+        self.stored.fetch_add(1, Relaxed);
+        Some(new)
+    }
+
+    /// Bytes of all places that are taken.
+    pub fn object_bytes(&self) -> usize {
+        self.slab.lock().objects()
+    }
+
     /// Gives objects' places back; by how much the pool has shrunk.
     pub fn free(&self, handles: impl Iterator<Item = Handle>) -> Pages {
         let mut freed = 0;
@@ -252,17 +333,18 @@ pub fn open_object(object: &[u8], to: &mut Page, decoder: &mut Decoder) -> Resul
         return Ok(0);
     }
     let (head, rest) = object.split_at_checked(HEAD).ok_or(Wrong)?;
-    let word = u16::from_ne_bytes([head[0], head[1]]);
-    let codec = Codec::from_number((word >> LEN_BITS) as u8).ok_or(Wrong)?;
-    let len = usize::from(word & ((1 << LEN_BITS) - 1));
+    let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let codec = u8::try_from(word(0) >> LEN_BITS).map_err(|_| Wrong)?;
+    let codec = Codec::from_number(codec).ok_or(Wrong)?;
+    let len = (word(0) & ((1 << LEN_BITS) - 1)) as usize;
     decoder.decompress(codec, rest.get(..len).ok_or(Wrong)?, to)?;
-    Ok(u32::from_ne_bytes([head[2], head[3], head[4], head[5]]))
+    Ok(word(TIME))
 }
 
 /// How many bytes an object can have.
 pub const OBJECT_MAX: usize = PAGE_SIZE;
 
-const _: () = assert!(LARGEST < PAGE_SIZE && LARGEST < 1 << LEN_BITS);
+const _: () = assert!(LARGEST < PAGE_SIZE && LARGEST < 1 << LEN_BITS && LARGEST % WORD == 0);
 
 #[cfg(test)]
 mod tests {
@@ -292,7 +374,9 @@ mod tests {
         let mut grown = 0;
         let stored: Vec<_> = (0..2000)
             .map(|i| {
-                let s = pool.store(&page(i), i as u32, false).unwrap();
+                let s = pool
+                    .store(&page(i), owner(i as usize), i as u32, false)
+                    .unwrap();
                 grown += s.grown.0;
                 s
             })
@@ -312,6 +396,59 @@ mod tests {
         );
     }
 
+    fn owner(i: usize) -> Owner {
+        let (pmd, page) = (Pmd((i / PMD_NR) as u32), i % PMD_NR);
+        Owner { pmd, page }
+    }
+
+    /// Of each block a part is freed; what is left moves together, and is what it was.
+    #[test]
+    fn blocks_are_emptied() {
+        for keeps in [2, 3, 7] {
+            let pool = Zpool::new(64 << 20, Some(Codec::Lz4)).unwrap();
+            let mut stored: Vec<_> = (0..4000)
+                .map(|i| pool.store(&page(i), owner(i as usize), i as u32, false))
+                .map(|s| s.unwrap().handle)
+                .collect();
+            let gone = |i: &usize| i % keeps != 0;
+            pool.free((0..4000).filter(gone).map(|i| stored[i]));
+            let (before, mut moved) = (pool.pages(), 0);
+            let mut moves = |handle| {
+                let Owner { pmd, page } = pool.owner(handle).unwrap();
+                let i = pmd.0 as usize * PMD_NR + page;
+                assert_eq!(stored[i], handle);
+                stored[i] = pool.relocate(handle).unwrap();
+                pool.free([handle].into_iter());
+                moved += 1;
+            };
+            while pool.is_sparse() && pool.compact(&mut moves).is_some() {}
+            pool.shrink(0);
+            assert!(moved > 0 && pool.pages() < before, "{keeps}");
+            let waste = pool.pages() * PAGE_SIZE - pool.object_bytes();
+            assert!(
+                waste < pool.pages() * PAGE_SIZE / 10 + SPARE * BLOCK,
+                "{waste}"
+            );
+            assert_eq!(pool.stored(), 4000_usize.div_ceil(keeps));
+            let mut back = [0; PAGE_SIZE];
+            for i in (0..4000).filter(|i| !gone(i)) {
+                assert_eq!(pool.load(stored[i], &mut back, By::Reclaim), Ok(i as u32));
+                assert!(back == page(i as u64), "{i}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_object_is_whose_it_was_given() {
+        let pool = Zpool::new(64 << 20, None).unwrap();
+        let handle = pool.store(&page(1), owner(700), 0, false).unwrap().handle;
+        assert_eq!(pool.owner(handle), Some(owner(700)));
+        pool.set_owner(handle, owner(13));
+        assert_eq!(pool.owner(handle), Some(owner(13)));
+        pool.free([handle].into_iter());
+        assert_eq!(pool.owner(handle), None);
+    }
+
     #[test]
     fn what_does_not_compress_is_stored_as_it_is_or_not() {
         let pool = Zpool::new(64 << 20, None).unwrap();
@@ -320,9 +457,9 @@ mod tests {
             x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (x >> 33) as u8
         });
-        assert_eq!(pool.store(&noise, 7, false), None);
+        assert_eq!(pool.store(&noise, owner(0), 7, false), None);
         let stored: Vec<_> = (0..16)
-            .map(|_| pool.store(&noise, 7, true).unwrap())
+            .map(|_| pool.store(&noise, owner(0), 7, true).unwrap())
             .collect();
         assert_eq!((pool.pages(), pool.stored()), (16, 16));
         let mut back = [0; PAGE_SIZE];
@@ -337,13 +474,7 @@ mod tests {
     fn an_object_that_is_cut_is_wrong() {
         let mut to = [0; PAGE_SIZE];
         let mut decoder = Decoder::new().unwrap();
-        for object in [
-            &[][..],
-            &[1],
-            &[0; 6],
-            &[200, 0, 0, 0, 0, 0, 1, 2],
-            &[255; 9],
-        ] {
+        for object in [&[][..], &[1], &[0; 16], &[200; 20], &[255; 19]] {
             assert_eq!(open_object(object, &mut to, &mut decoder), Err(Wrong));
         }
     }

@@ -106,6 +106,11 @@ const EMPTY: u8 = 1;
 /// With room, at least half full or less.
 const FULLER: u8 = 2;
 const EMPTIER: u8 = 3;
+/// On none: what is in it goes elsewhere, and nothing comes.
+const SPARSE: u8 = 4;
+
+/// Sparse blocks that are looked at for the emptiest.
+const LOOK: usize = 8;
 
 /// Blocks of all sizes.
 pub struct Slab {
@@ -122,6 +127,8 @@ pub struct Slab {
     open: usize,
     /// Bytes of all objects, as asked for.
     objects: usize,
+    /// Places of each class that are free, in blocks that are not empty.
+    free: [u32; CLASSES],
 }
 
 /// A place, and what was needed for it.
@@ -144,6 +151,7 @@ impl Slab {
             top: 0,
             open: 0,
             objects: 0,
+            free: [0; CLASSES],
         }
     }
 
@@ -162,7 +170,7 @@ impl Slab {
         self.open
     }
 
-    #[cfg(test)]
+    /// Bytes of all places that are taken.
     pub fn objects(&self) -> usize {
         self.objects
     }
@@ -178,14 +186,29 @@ impl Slab {
     pub fn alloc(&mut self, bytes: usize) -> Option<Placed> {
         let class = class_of(bytes)?;
         let c = class as usize;
-        let with_room = [self.fuller[c], self.emptier[c]]
-            .into_iter()
-            .find(|&l| l != 0);
-        let (link, opens) = match with_room {
+        let (link, opens) = match self.with_room(c) {
             Some(link) => (link, false),
             None => self.new_block(class)?,
         };
-        let at = link as usize - 1;
+        let handle = self.take_place(link as usize - 1)?;
+        Some(Placed { handle, opens })
+    }
+
+    /// Another place for an object that has one, in a block that others are in.
+    pub fn alloc_beside(&mut self, handle: Handle) -> Option<Handle> {
+        self.offset(handle)?;
+        let link = self.with_room(self.blocks[handle.block()].class.into())?;
+        self.take_place(link as usize - 1)
+    }
+
+    fn with_room(&self, class: usize) -> Option<Link> {
+        let lists = [self.fuller[class], self.emptier[class]];
+        lists.into_iter().find(|&link| link != 0)
+    }
+
+    fn take_place(&mut self, at: usize) -> Option<Handle> {
+        let block = &self.blocks[at];
+        let (class, fresh) = (block.class, block.live == 0);
         let block = &mut self.blocks[at];
         let index = (0..objects_of(class))
             .step_by(64)
@@ -195,11 +218,53 @@ impl Slab {
         block.used[index / 64] |= 1 << (index % 64);
         block.live += 1;
         self.objects += size_of_class(class);
+        self.free[class as usize] += if fresh { objects_of(class) as u32 } else { 0 };
+        self.free[class as usize] -= 1;
         self.relist(at);
-        Some(Placed {
-            handle: Handle::new(at as u32, index),
-            opens,
-        })
+        Some(Handle::new(at as u32, index))
+    }
+
+    /// A block that is to become empty, for the others of its class have room for what is in it: from now on
+    /// nothing comes there. Then call `end_sparse`.
+    pub fn take_sparse(&mut self) -> Option<usize> {
+        let spare = |c: usize| self.free[c] as usize / objects_of(c as u8) * size_of_class(c as u8);
+        let class = (0..CLASSES).filter(|&c| spare(c) > 0).max_by_key(|&c| {
+            // The bytes that can be had.
+            self.free[c] as usize * size_of_class(c as u8)
+        })?;
+        let mut link = [self.emptier[class], self.fuller[class]]
+            .into_iter()
+            .find(|&link| link != 0)?;
+        let mut at = link as usize - 1;
+        for _ in 0..LOOK {
+            if link == 0 {
+                break;
+            }
+            let here = link as usize - 1;
+            if self.blocks[here].live < self.blocks[at].live {
+                at = here;
+            }
+            link = self.blocks[here].next;
+        }
+        self.unlink(at);
+        self.blocks[at].list = SPARSE;
+        Some(at)
+    }
+
+    /// What is in the block.
+    pub fn objects_in(&self, at: usize) -> impl Iterator<Item = Handle> {
+        let block = &self.blocks[at];
+        let (used, n) = (block.used, objects_of(block.class));
+        let is_used = move |i: &usize| used[i / 64] >> (i % 64) & 1 != 0;
+        (0..n)
+            .filter(is_used)
+            .map(move |i| Handle::new(at as u32, i))
+    }
+
+    /// The block is as any other again.
+    pub fn end_sparse(&mut self, at: usize) {
+        self.blocks[at].list = NONE;
+        self.relist(at);
     }
 
     /// A block for a class, on no list, and whether it has no memory.
@@ -236,7 +301,10 @@ impl Slab {
         let block = &mut self.blocks[at];
         block.used[handle.index() / 64] &= !(1 << (handle.index() % 64));
         block.live -= 1;
-        self.objects -= size_of_class(block.class);
+        let (class, empty) = (block.class, block.live == 0);
+        self.objects -= size_of_class(class);
+        self.free[class as usize] += 1;
+        self.free[class as usize] -= if empty { objects_of(class) as u32 } else { 0 };
         self.relist(at);
         true
     }
@@ -261,6 +329,9 @@ impl Slab {
     /// The list that fits what is in the block.
     fn relist(&mut self, at: usize) {
         let block = &self.blocks[at];
+        if block.list == SPARSE {
+            return;
+        }
         let (live, all) = (usize::from(block.live), objects_of(block.class));
         let list = match live {
             0 => EMPTY,
@@ -362,6 +433,19 @@ mod tests {
             let mut live: HashMap<u32, (usize, usize)> = HashMap::new();
             let mut asked = 0;
             for (add, n) in steps {
+                if n % 7 == 0 {
+                    // One block is emptied, as far as others have room.
+                    if let Some(block) = s.take_sparse() {
+                        for old in s.objects_in(block) {
+                            let size = live.remove(&old.to_word()).unwrap().1;
+                            let new = s.alloc_beside(old).unwrap();
+                            prop_assert!(new.block() != block && s.free(old));
+                            let at = s.offset(new).unwrap().0;
+                            prop_assert!(live.insert(new.to_word(), (at, size)).is_none());
+                        }
+                        s.end_sparse(block);
+                    }
+                }
                 if add {
                     let n = if n > LARGEST { PAGE_SIZE } else { n };
                     let Some(p) = s.alloc(n) else { continue };
