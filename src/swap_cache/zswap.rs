@@ -19,7 +19,7 @@ const ALONE_MOST: i64 = 90;
 /// A walk that gets no more than so many pages may be none.
 const FEW: usize = 4;
 /// Blocks of compressed memory that are emptied at a time.
-const COMPACT: usize = 16;
+const COMPACT: usize = 64;
 /// Pages of a range that go on to a device at a time: until they are written they take more memory than they did.
 const WRITE_BACK: usize = 128;
 
