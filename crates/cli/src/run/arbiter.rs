@@ -1,8 +1,10 @@
 //! Divides the limit among the processes of a run.
 //!
-//! The limit is one for all. Who needs little keeps little; those that want more than they have
-//! share the rest equally. A limit is raised only out of what nobody holds: lowering another's
-//! comes first, and only what that process has really given up is handed on.
+//! The limit is one for all. Everybody keeps what it uses until somebody wants more than it has; then the
+//! largest give way, step by step, until those that want more have as much as each other. Who rests
+//! meanwhile gives up what it holds, little by little: if it is used after all, it has faults, and rests no
+//! more. A limit is raised only out of what nobody holds: lowering another's comes first, and only what that
+//! process has really given up is handed on.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -15,12 +17,14 @@ use hugeswap::sys::futex::{self, Scope};
 use super::life::Id;
 use super::processes::{Member, Processes};
 
-/// What a process gets beyond what it uses before it has to ask: 16 MiB.
-const SLACK: i64 = (16 << 20) / PAGE_SIZE as i64;
-/// What one that rests has beyond what it uses, at least: 256 KiB.
-const REST: i64 = (256 << 10) / PAGE_SIZE as i64;
+/// A process that wants more gets so much at a time: 4 MiB, or half of what it uses.
+const STEP: i64 = (4 << 20) / PAGE_SIZE as i64;
+/// What one that does not has beyond what it uses, while others want more: 256 KiB.
+const SLACK: i64 = (256 << 10) / PAGE_SIZE as i64;
 /// Without a fault for so long a process rests: it sleeps, or has what it needs.
 const RESTS_AFTER: Duration = Duration::from_millis(300);
+/// This part of what one that rests uses it gives up each time, while others want more.
+const IDLE_PART: i64 = 128;
 
 pub struct Arbiter {
     limit: i64,
@@ -99,7 +103,7 @@ fn set_limit(p: &Proc, pages: i64) {
     futex::wake(&p.limit_seq, 1, Scope::Shared);
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Want {
     used: i64,
     /// It has less free than it would like to have.
@@ -107,38 +111,39 @@ struct Want {
     rests: bool,
 }
 
-/// Everybody's limit: those who want more share equally what the others leave. Of a hundred
-/// processes each has less free than it would like, and most of them sleep: what counts then is who
-/// has faults.
+/// Everybody's limit. Of a hundred processes each has less free than it would like, and most of them sleep:
+/// what counts then is who has faults.
 fn shares(limit: i64, wants: &[Want]) -> Vec<i64> {
-    if wants.len() <= 1 {
-        return wants.iter().map(|_| limit).collect();
-    }
-    let n = wants.len() as i64;
     let is_hungry = |w: &Want| w.pressed && !w.rests;
-    let hungry = wants.iter().filter(|w| is_hungry(w)).count() as i64;
-    let fair = limit / n;
-    // A process that does not press keeps what it uses and some slack, up to its fair share.
-    // If it rests and others do not, less of that.
-    let modest = |w: &Want| {
-        let slack = if w.rests && hungry > 0 {
-            (w.used / 2).clamp(REST, SLACK)
-        } else {
-            SLACK
-        };
-        (w.used + slack).min(fair)
-    };
-    let kept: i64 = wants.iter().filter(|w| !is_hungry(w)).map(modest).sum();
-    if hungry == 0 {
-        // Nobody presses: what is left over is open to all alike.
-        let spare = (limit - kept).max(0) / n;
-        return wants.iter().map(|w| modest(w) + spare).collect();
+    let pressed = wants.iter().any(is_hungry);
+    let asks = wants.iter().map(|w| match w {
+        _ if !pressed => w.used,
+        w if is_hungry(w) => w.used + STEP.max(w.used / 2),
+        w if w.rests => w.used - w.used / IDLE_PART + SLACK,
+        w => w.used + SLACK,
+    });
+    let mut shares = level(limit, asks.collect());
+    let spare = limit - shares.iter().sum::<i64>();
+    // What is left over is open to those that want it, or to all.
+    let open = |w: &Want| !pressed || is_hungry(w);
+    let nr = wants.iter().filter(|w| open(w)).count().max(1) as i64;
+    for (share, _) in shares.iter_mut().zip(wants).filter(|(_, w)| open(w)) {
+        *share += spare.max(0) / nr;
     }
-    let each = (limit - kept).max(0) / hungry;
-    wants
-        .iter()
-        .map(|w| if is_hungry(w) { each } else { modest(w) })
-        .collect()
+    shares
+}
+
+/// Everybody gets what he asks for; where that is more than there is, none gets more than the others but
+/// where these ask for less.
+fn level(limit: i64, asks: Vec<i64>) -> Vec<i64> {
+    let mut order: Vec<usize> = (0..asks.len()).collect();
+    order.sort_unstable_by_key(|&i| asks[i]);
+    let (mut shares, mut left) = (asks, limit.max(0));
+    for (done, &i) in order.iter().enumerate() {
+        shares[i] = shares[i].clamp(0, left / (order.len() - done) as i64);
+        left -= shares[i];
+    }
+    shares
 }
 
 #[cfg(test)]
@@ -172,11 +177,46 @@ mod tests {
     }
 
     #[test]
-    fn the_hungry_share_what_the_modest_leave() {
-        let s = shares(100_000, &[w(1000, false), w(60_000, true), w(60_000, true)]);
-        assert_eq!(s[0], 1000 + SLACK);
-        assert_eq!(s[1], s[2]);
-        assert_eq!(s[1], (100_000 - s[0]) / 2);
+    fn the_hungry_come_to_share_what_the_modest_leave() {
+        let mut all = [w(1000, false), w(90_000, true), w(5000, true)];
+        for _ in 0..20 {
+            let s = shares(100_000, &all);
+            assert_eq!(s[0], 1000 + SLACK);
+            // Nobody gets much at a time.
+            assert!(s[2] <= all[2].used + STEP.max(all[2].used / 2), "{s:?}");
+            (all[1].used, all[2].used) = (s[1], s[2]);
+        }
+        assert!(all[1].used.abs_diff(all[2].used) <= 1, "{all:?}");
+        assert!(all[1].used > 49_000, "{all:?}");
+    }
+
+    /// One that has nearly all, and at the moment enough, keeps it beside others that have little.
+    #[test]
+    fn nobody_gives_up_what_nobody_wants() {
+        let (limit, mut all) = (59_392, [w(300, false), w(57_000, false), w(250, false)]);
+        assert!(shares(limit, &all)[1] >= 57_000);
+        // Nor much, if another wants a little.
+        all[2].pressed = true;
+        let s = shares(limit, &all);
+        assert!(s[1] >= 57_000 - STEP && s[2] >= 250 + STEP, "{s:?}");
+    }
+
+    /// What rests has no more than others that want more, and then gives up the rest little by little.
+    #[test]
+    fn what_rests_gives_way() {
+        let mut all = [w(50_000, false), w(9000, true)];
+        assert!(shares(60_000, &all)[0] >= 50_000 - 4500);
+        all[0].rests = true;
+        let given: Vec<_> = core::iter::repeat_with(|| {
+            let s = shares(60_000, &all);
+            let gave = all[0].used - s[0];
+            (all[0].used, all[1].used) = (s[0], s[1]);
+            gave
+        })
+        .take(500)
+        .collect();
+        assert!(given[10..].iter().all(|&gave| gave < 200), "{given:?}");
+        assert!(all[0].used < 12_000, "{all:?}");
     }
 
     /// A hundred children that sleep leave nearly half of 64 MiB to their parent, not a hundredth.
@@ -187,7 +227,7 @@ mod tests {
         all.push(w(4000, true));
         let s = shares(16_384, &all);
         assert!(s[100] > 16_384 * 2 / 5, "{s:?}");
-        assert!(s[..100].iter().all(|&x| x >= 20 + REST), "{s:?}");
+        assert!(s[..100].iter().all(|&x| x >= 20 + SLACK), "{s:?}");
         assert!(s.iter().sum::<i64>() <= 16_384, "{s:?}");
     }
 
