@@ -87,7 +87,7 @@ impl RunArgs {
     }
 }
 
-fn compress(text: &str) -> Result<Compress, String> {
+pub fn compress(text: &str) -> Result<Compress, String> {
     let share = text.strip_suffix('%').and_then(|n| n.parse().ok());
     match (text, share) {
         ("off", _) => Ok(Compress::Off),

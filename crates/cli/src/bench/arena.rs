@@ -56,6 +56,8 @@ pub enum Side<'a> {
         memory: Size,
         swap: &'a SwapSpec,
         room: u64,
+        /// As `run --compress` has it.
+        compress: Option<&'a str>,
     },
     /// Each with its size; the last is used first.
     Kernel(Vec<(&'a Backing, u64)>),
@@ -80,7 +82,12 @@ impl Arena {
                 Grant {
                     group: memory.bytes() + OVERHEAD + device,
                     or_none: true,
-                    side: Side::Hugeswap { memory, swap, room },
+                    side: Side::Hugeswap {
+                        memory,
+                        swap,
+                        room,
+                        compress: None,
+                    },
                 }
             }
             Contestant::Kernel(backing) => Grant {
@@ -105,13 +112,18 @@ impl Arena {
         };
         match &grant.side {
             Side::Plain => {}
-            Side::Hugeswap { memory, swap, room } => {
+            Side::Hugeswap {
+                memory,
+                swap,
+                room,
+                compress,
+            } => {
                 // A run that is still ending when everything has been taken down can't write it any more.
                 let dir = stats_dir();
                 fs::create_dir(&dir).map_err(io_error("make a directory for statistics"))?;
                 guard.push(Undo::RemoveDir(dir.clone()));
                 let file = dir.join("stats.json");
-                prefix = hugeswap_run(*memory, *room, swap, &file)?;
+                prefix = hugeswap_run(*memory, *room, swap, *compress, &file)?;
                 stats = Some(file);
             }
             Side::Kernel(backings) => {
@@ -266,6 +278,7 @@ fn hugeswap_run(
     memory: Size,
     room: u64,
     swap: &SwapSpec,
+    compress: Option<&str>,
     stats: &Path,
 ) -> Result<Vec<OsString>, Error> {
     let program = std::env::current_exe().map_err(io_error("find this program"))?;
@@ -277,6 +290,9 @@ fn hugeswap_run(
     words.extend(["--memory".into(), memory.bytes().to_string().into()]);
     words.extend(["--swap".into(), swap]);
     words.extend(["--swap-size".into(), room.to_string().into()]);
+    if let Some(share) = compress {
+        words.extend(["--compress".into(), share.into()]);
+    }
     words.extend(["--strict".into(), "--stats-json".into(), stats.into()]);
     words.push("--".into());
     Ok(words)

@@ -22,10 +22,12 @@ use super::report::align;
 use super::swap_test::{with_clean_end, write_json};
 use crate::cgroup::{Own, Version};
 use crate::kernel_swap::{self, Backing, KernelSwap};
+use crate::run_args;
 use crate::size::{Size, GIB, MIB};
 use crate::sizing::LEAST_MEMORY;
 use crate::swap_spec::{self, SwapSpec, Target};
 use crate::undo::{Guard, Interrupt, Undo};
+use hugeswap::control::Compress;
 use install::Tools;
 use list::Program;
 #[cfg(test)]
@@ -56,6 +58,10 @@ pub struct ProgramsArgs {
     /// The kernel's swap to compare with [default: all that this machine has]
     #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
     pub against: Vec<Kernel>,
+
+    /// Measure hugeswap with compressed memory too, 'auto' or a share of the limit as in 40%
+    #[arg(long, value_name = "SHARE", value_parser = share_of_compressed)]
+    pub compress: Option<String>,
 
     /// How often each side is measured, in turn; medians are shown
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -99,6 +105,13 @@ fn share(text: &str) -> Result<f64, String> {
         _ => Err(format!(
             "'{text}' is not between 0.05 and 1: give a number as 0.5"
         )),
+    }
+}
+
+fn share_of_compressed(text: &str) -> Result<String, String> {
+    match run_args::compress(text)? {
+        Compress::Off => Err("hugeswap without compressed memory is measured anyway".into()),
+        _ => Ok(text.to_owned()),
     }
 }
 
@@ -365,22 +378,24 @@ impl Bench<'_> {
             other => other.clone(),
         };
         let swap = self.place.swap.clone();
+        let hugeswap = |compress| Grant {
+            group: limit,
+            or_none: false,
+            side: Side::Hugeswap {
+                memory: Size::from_bytes(limit - MARGIN),
+                swap: &swap,
+                room,
+                compress,
+            },
+        };
         let mut sides = vec![
             ("no limit".to_owned(), Device::None, plain),
-            (
-                "hugeswap".to_owned(),
-                Device::Disk,
-                Grant {
-                    group: limit,
-                    or_none: false,
-                    side: Side::Hugeswap {
-                        memory: Size::from_bytes(limit - MARGIN),
-                        swap: &swap,
-                        room,
-                    },
-                },
-            ),
+            ("hugeswap".to_owned(), Device::Disk, hugeswap(None)),
         ];
+        if let Some(share) = &self.args.compress {
+            let name = format!("hugeswap, compressed {share}");
+            sides.push((name, Device::Disk, hugeswap(Some(share))));
+        }
         for kernel in &self.kernels {
             let pool = (limit as f64 * POOL) as u64;
             let (name, group, swaps) = match kernel {

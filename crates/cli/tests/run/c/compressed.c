@@ -1,5 +1,5 @@
-/* compressed MIB NOISE: memory that compresses, but for each NOISEth page, touched at random, forked, moved, dropped
- * in part and walked through; it must always be what it should be. */
+/* compressed MIB NOISE: memory that compresses, but for each NOISEth page, touched at random, locked in
+ * part, forked, moved, dropped in part and walked through; it must always be what it should be. */
 #include "check.h"
 
 static size_t pages, noise;
@@ -39,6 +39,17 @@ int main(int argc, char **argv) {
     check_page(m, page, change[page], "jumps");
     if (i % 3 == 0) write_page(m, page, ++change[page]);
   }
+  /* What is locked is there, whatever else is touched. */
+  static unsigned char core[4 * MB / PAGE];
+  MUST(mlock(m, 4 * MB) == 0);
+  for (int i = 0; i < 20000; i++) {
+    size_t page = next(&state) % pages;
+    check_page(m, page, change[page], "locked");
+  }
+  MUST(mincore(m, 4 * MB, core) == 0);
+  for (size_t i = 0; i < sizeof core; i++)
+    if (!(core[i] & 1)) STOP("page %zu is locked and not there", i);
+  MUST(munlock(m, 4 * MB) == 0);
   for (int round = 0; round < 2; round++) {
     pid_t child = fork();
     MUST(child >= 0);
