@@ -11,7 +11,7 @@ use crate::mm::{Page, PageMask, Pmd, PAGE_SIZE, PMD_NR};
 use crate::sys::thread::now_ns;
 use crate::sys::Errno;
 use crate::vma::{Had, HandleTable, IoState, List, Queue, RangeGuard};
-use crate::zpool::{Admission, By, Codec, Fill, Handle, Owner, Pages, Zpool, LARGEST};
+use crate::zpool::{Admission, By, Codec, Fill, Handle, How, Owner, Pages, Zpool, LARGEST};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Percent of the limit that compressed memory takes at most where there is no device.
@@ -122,6 +122,11 @@ impl SwapCache {
             return PageMask::EMPTY;
         }
         let most = z.alone.then(|| z.most(self.charge.limit()));
+        let how = match z.alone {
+            true if z.admission.shrinks() => How::Anyhow,
+            true => How::AsIs,
+            false => How::Small,
+        };
         let time = self.lru.time();
         let (mut tried, mut stored, mut bytes, mut small) = (0, PageMask::EMPTY, 0, 0);
         let start = now_ns();
@@ -132,7 +137,7 @@ impl SwapCache {
             tried += 1;
             let from = (self.frames.addr(frame) + page * PAGE_SIZE) as *const Page;
             // SAFETY: the page was moved into the frame, which is ours for now; nobody writes there.
-            match pool.store(unsafe { &*from }, Owner { pmd, page }, time, z.alone) {
+            match pool.store(unsafe { &*from }, Owner { pmd, page }, time, how) {
                 Some(s) => {
                     self.charge.charge(s.grown.0);
                     handles[page] = s.handle.to_word();
@@ -144,7 +149,9 @@ impl SwapCache {
             }
         }
         let poor = tried - stored.count();
-        z.admission.compressed(tried, bytes);
+        if how != How::AsIs {
+            z.admission.compressed(tried, bytes);
+        }
         let stats = self.stats();
         stats.zswap_reject_compress_poor.add(poor as u64);
         stats.zswpout_zstd.add(small);

@@ -68,6 +68,16 @@ pub struct Owner {
     pub page: usize,
 }
 
+/// How a page is to be stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum How {
+    /// If it becomes small enough.
+    Small,
+    /// As it is, if it does not.
+    Anyhow,
+    AsIs,
+}
+
 /// A page that was stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stored {
@@ -119,10 +129,13 @@ impl Zpool {
         self.stored.load(Relaxed)
     }
 
-    /// Compresses the page; where that takes more than [`LARGEST`] stores it `as_is`, or not at all. None also where
-    /// there is no memory. For the reclaim thread alone.
+    /// Stores the page, if it becomes no larger than [`LARGEST`] or may be as it is. None also where there is no
+    /// memory. For the reclaim thread alone.
     /// `time` is the caller's.
-    pub fn store(&self, page: &Page, owner: Owner, time: u32, as_is: bool) -> Option<Stored> {
+    pub fn store(&self, page: &Page, owner: Owner, time: u32, how: How) -> Option<Stored> {
+        if how == How::AsIs {
+            return self.put(page, None);
+        }
         let mut small = [0; LARGEST];
         match self.compress(page, &mut small[HEAD..]) {
             Some((codec, n)) => {
@@ -133,7 +146,7 @@ impl Zpool {
                 }
                 self.put(&small[..n + HEAD], Some(codec))
             }
-            None if as_is => self.put(page, None),
+            None if how == How::Anyhow => self.put(page, None),
             None => None,
         }
     }
@@ -375,7 +388,7 @@ mod tests {
         let stored: Vec<_> = (0..2000)
             .map(|i| {
                 let s = pool
-                    .store(&page(i), owner(i as usize), i as u32, false)
+                    .store(&page(i), owner(i as usize), i as u32, How::Small)
                     .unwrap();
                 grown += s.grown.0;
                 s
@@ -407,7 +420,7 @@ mod tests {
         for keeps in [2, 3, 7] {
             let pool = Zpool::new(64 << 20, Some(Codec::Lz4)).unwrap();
             let mut stored: Vec<_> = (0..4000)
-                .map(|i| pool.store(&page(i), owner(i as usize), i as u32, false))
+                .map(|i| pool.store(&page(i), owner(i as usize), i as u32, How::Small))
                 .map(|s| s.unwrap().handle)
                 .collect();
             let gone = |i: &usize| i % keeps != 0;
@@ -441,7 +454,10 @@ mod tests {
     #[test]
     fn an_object_is_whose_it_was_given() {
         let pool = Zpool::new(64 << 20, None).unwrap();
-        let handle = pool.store(&page(1), owner(700), 0, false).unwrap().handle;
+        let handle = pool
+            .store(&page(1), owner(700), 0, How::Small)
+            .unwrap()
+            .handle;
         assert_eq!(pool.owner(handle), Some(owner(700)));
         pool.set_owner(handle, owner(13));
         assert_eq!(pool.owner(handle), Some(owner(13)));
@@ -457,9 +473,9 @@ mod tests {
             x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (x >> 33) as u8
         });
-        assert_eq!(pool.store(&noise, owner(0), 7, false), None);
+        assert_eq!(pool.store(&noise, owner(0), 7, How::Small), None);
         let stored: Vec<_> = (0..16)
-            .map(|_| pool.store(&noise, owner(0), 7, true).unwrap())
+            .map(|_| pool.store(&noise, owner(0), 7, How::Anyhow).unwrap())
             .collect();
         assert_eq!((pool.pages(), pool.stored()), (16, 16));
         let mut back = [0; PAGE_SIZE];
