@@ -225,10 +225,10 @@ impl Slab {
     }
 
     /// A block that is to become empty, for the others of its class have room for what is in it: from now on
-    /// nothing comes there. Then call `end_sparse`.
+    /// nothing comes there. Then call `end_sparse`. Pages as they are do not say whose they are, and stay.
     pub fn take_sparse(&mut self) -> Option<usize> {
         let spare = |c: usize| self.free[c] as usize / objects_of(c as u8) * size_of_class(c as u8);
-        let class = (0..CLASSES).filter(|&c| spare(c) > 0).max_by_key(|&c| {
+        let class = (0..RAW.into()).filter(|&c| spare(c) > 0).max_by_key(|&c| {
             // The bytes that can be had.
             self.free[c] as usize * size_of_class(c as u8)
         })?;
@@ -424,6 +424,16 @@ mod tests {
             let used = objects_of(class) * size_of_class(class);
             assert!(BLOCK - used <= BLOCK * 9 / 100, "{class}: {used}");
         }
+    }
+
+    #[test]
+    fn pages_as_they_are_stay() {
+        let mut s = slab(10);
+        let raw: Vec<_> = (0..32)
+            .map(|_| s.alloc(PAGE_SIZE).unwrap().handle)
+            .collect();
+        assert!(raw.iter().step_by(2).all(|&h| s.free(h)));
+        assert_eq!(s.take_sparse(), None);
     }
 
     proptest! {
