@@ -26,7 +26,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 /// Layout of these structures; a preloaded library of another build refuses to run. Counted up where
 /// their sizes stay.
 pub const LAYOUT: u64 =
-    0x6875_6765_7377_0001 + (Control::BYTES + Proc::BYTES + Orders::BYTES) as u64;
+    0x6875_6765_7377_0002 + (Control::BYTES + Proc::BYTES + Orders::BYTES) as u64;
 
 /// Names of the supervisor's memory files, by which `hugeswap swapoff` finds them.
 pub const CONTROL_FILE: &str = "hugeswap-control";
