@@ -1,0 +1,362 @@
+//! `hugeswap bench all`: every test on disk and in memory, and one page of HTML about it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use super::error::{io_error, Error};
+use super::fio;
+use super::html;
+use super::programs::{self, ProgramsArgs};
+use super::swap_args::{Against, SwapArgs};
+use super::swap_test::{self, with_clean_end, write_json, Machine};
+use super::workload::{self, Workload};
+use super::{pattern::Pattern, report};
+use hugeswap_host::columns::align;
+use hugeswap_host::kernel_swap::mthp_switches;
+use hugeswap_host::size::{Size, MIB};
+use hugeswap_host::swap_spec::{self, SwapSpec, Target};
+use hugeswap_host::undo::Interrupt;
+
+/// Every test on disk and in memory, against the kernel's swap (as root)
+#[derive(clap::Args, Debug, Clone)]
+pub struct AllArgs {
+    /// Write a page with plots and all figures to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// Write every figure to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Small sizes, one run of each, one thread
+    #[arg(long)]
+    quick: bool,
+
+    /// A directory on the disk to swap to [default: as for run]
+    #[arg(long, value_name = "DIR", value_parser = swap_spec::parser())]
+    swap: Option<SwapSpec>,
+
+    /// Memory of the swap tests; data are twice as large [default: 512M, quick 96M]
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Size>,
+
+    /// About what each of the real programs needs [default: 512M, quick 224M]
+    #[arg(long, value_name = "SIZE")]
+    program_size: Option<Size>,
+
+    /// Runs of each side [default: 3, quick 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: Option<u32>,
+
+    /// Only these tests; 'programs' and 'fio' are names too
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Medium {
+    Disk,
+    Memory,
+}
+
+/// One figure that has to be at least `target`.
+#[derive(Debug, Serialize)]
+pub struct Verdict {
+    pub what: String,
+    pub medium: Medium,
+    pub threads: u32,
+    /// Compared with what.
+    pub against: String,
+    pub ratio: f64,
+    pub target: f64,
+}
+
+/// What a verdict on the disk itself is against.
+pub const FIO: &str = "fio, 2 MiB mixed";
+
+impl Verdict {
+    /// Against what the disk can do, and not against the kernel's swap.
+    pub fn is_of_fio(&self) -> bool {
+        self.against == FIO
+    }
+
+    pub fn reached(&self) -> bool {
+        self.ratio >= self.target
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub machine: Machine,
+    /// Of the sources that this was built from.
+    pub commit: &'static str,
+    pub seconds_since_1970: u64,
+    pub quick: bool,
+    pub verdicts: Vec<Verdict>,
+    pub tests: Vec<swap_test::Document>,
+    pub programs: Option<programs::Document>,
+    pub fio_mixed_read_rate: Option<f64>,
+    /// What could not be measured, and why.
+    pub failures: Vec<String>,
+}
+
+pub fn run(args: &AllArgs) -> ExitCode {
+    with_clean_end(|stop| {
+        let mut report = Report::begin(args.quick);
+        let end = measure(args, stop, &mut report);
+        if let Err(err) = &end {
+            if report.is_empty() {
+                return end;
+            }
+            // Hours may have gone into what is there.
+            report.failures.push(format!("not all was measured: {err}"));
+        }
+        out!("\n{}", summary(&report));
+        if let Some(path) = &args.json {
+            write_json(path, &report)?;
+        }
+        if let Some(path) = &args.html {
+            let page = html::page(&report).map_err(Error::Report)?;
+            std::fs::write(path, page).map_err(io_error("write the file given to --html"))?;
+        }
+        end
+    })
+}
+
+impl Report {
+    pub fn begin(quick: bool) -> Report {
+        Report {
+            machine: Machine::here(),
+            commit: option_env!("HUGESWAP_COMMIT").unwrap_or("unknown"),
+            seconds_since_1970: std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .map_or(0, |since| since.as_secs()),
+            quick,
+            verdicts: Vec::new(),
+            tests: Vec::new(),
+            programs: None,
+            fio_mixed_read_rate: None,
+            failures: Vec::new(),
+        }
+    }
+
+    /// Nothing was measured.
+    fn is_empty(&self) -> bool {
+        self.tests.is_empty() && self.programs.is_none() && self.fio_mixed_read_rate.is_none()
+    }
+}
+
+fn measure(args: &AllArgs, stop: &Interrupt, report: &mut Report) -> Result<(), Error> {
+    let quick = args.quick;
+    let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
+    let names = || {
+        workload::ALL
+            .iter()
+            .map(|w| w.name)
+            .chain(["programs", "fio"])
+    };
+    if let Some(unknown) = args
+        .only
+        .iter()
+        .find(|only| !names().any(|name| name == **only))
+    {
+        let names: Vec<&str> = names().collect();
+        return Err(Error::Usage(format!(
+            "--only: there is no test '{unknown}': give one of {}",
+            names.join(", ")
+        )));
+    }
+    let dir = match &args.swap {
+        Some(SwapSpec::Path(path)) => path.clone(),
+        Some(SwapSpec::Ram) => {
+            return Err(Error::Usage(
+                "--swap: the tests in memory are run anyway: give a directory".into(),
+            ));
+        }
+        None => swap_spec::default_directory().map_err(|err| Error::Plan(err.into()))?,
+    };
+    let disk = SwapSpec::Path(dir.clone());
+    if !matches!(
+        disk.resolve().map_err(|err| Error::Plan(err.into()))?,
+        Target::Directory(_)
+    ) {
+        return Err(Error::Usage(format!(
+            "--swap: {} is not a directory",
+            dir.display()
+        )));
+    }
+    let size = |given: Option<Size>, quick_mib, full_mib| {
+        given.unwrap_or(Size::from_bytes(
+            if quick { quick_mib } else { full_mib } * MIB,
+        ))
+    };
+    let memory = size(args.memory, 96, 512);
+    // What none of the tests can do with is said before the first.
+    SwapArgs::plain(memory, SwapSpec::Ram, Against::Kernel)
+        .plan(&workload::ALL[0])
+        .map_err(Error::Plan)?;
+    let runs = args.runs.unwrap_or(if quick { 1 } else { 3 });
+    if wanted("fio") {
+        errln!("hugeswap: fio on {}", dir.display());
+        let data = Size::from_bytes(2 * memory.bytes());
+        match fio::mixed_read_rate(&dir, data, if quick { 3 } else { 10 }, stop) {
+            Ok(rate) => report.fio_mixed_read_rate = Some(rate),
+            Err(err) => keep_on(report, "fio", err)?,
+        }
+    }
+    for workload in workload::ALL.iter().filter(|w| wanted(w.name)) {
+        for (medium, swap) in [(Medium::Disk, &disk), (Medium::Memory, &SwapSpec::Ram)] {
+            let threads: &[u32] = match workload.threads {
+                1 if !quick => &[1, 2],
+                1 => &[1],
+                _ => &[2],
+            };
+            for threads in threads {
+                let name =
+                    format!("{}, {medium:?}, {threads} threads", workload.name).to_lowercase();
+                errln!("hugeswap: {name}");
+                let swap_args = SwapArgs {
+                    threads: Some(*threads),
+                    runs,
+                    ..SwapArgs::plain(memory, swap.clone(), Against::Kernel)
+                };
+                let result = swap_args
+                    .plan(workload)
+                    .map_err(Error::Plan)
+                    .and_then(|plan| swap_test::compare(&plan, stop));
+                match result {
+                    Ok(document) => {
+                        outln!("{}\n\n{}", document.heading, report::table(&document));
+                        judge(report, workload, medium, &document);
+                        report.tests.push(document);
+                    }
+                    Err(err) => keep_on(report, &name, err)?,
+                }
+            }
+        }
+    }
+    if wanted("programs") {
+        let args = ProgramsArgs {
+            program: Vec::new(),
+            size: size(args.program_size, 224, 512),
+            share: 0.5,
+            swap: Some(disk),
+            against: Vec::new(),
+            compress: None,
+            runs,
+            timeout: None,
+            no_kernel: false,
+            install: false,
+            json: None,
+            html: None,
+        };
+        let mut document = programs::Document::begin(&args);
+        let end = programs::compare(&args, stop, &mut document);
+        if !document.programs.is_empty() {
+            out!("{}", programs::text(&document));
+            report.programs = Some(document);
+        }
+        if let Err(err) = end {
+            keep_on(report, "programs", err)?;
+        }
+    }
+    Ok(())
+}
+
+/// One test that can't be run is no reason to throw the others away, but lost data are.
+fn keep_on(report: &mut Report, name: &str, err: Error) -> Result<(), Error> {
+    match err {
+        Error::Interrupted | Error::Corrupt { .. } | Error::Wrong { .. } => Err(err),
+        err => {
+            let line = format!("{name}: {err}");
+            errln!("hugeswap: {line}");
+            report.failures.push(line);
+            Ok(())
+        }
+    }
+}
+
+/// What is asked for: of the kernel's best setting, and in memory of its default one.
+fn targets(workload: &Workload, medium: Medium) -> Option<(f64, Option<f64>)> {
+    let on = |disk, memory| Some((if medium == Medium::Disk { disk } else { memory }, None));
+    if workload.timed {
+        return None;
+    }
+    match workload.pattern {
+        Pattern::Sequential if medium == Medium::Memory => Some((5.0, Some(12.0))),
+        Pattern::Sequential => Some((7.0, None)),
+        Pattern::Uniform => on(1.2, 1.0),
+        Pattern::Zipf { .. } => on(2.0, 1.2),
+        Pattern::Stride | Pattern::Phases => on(3.0, 2.0),
+    }
+}
+
+fn judge(report: &mut Report, workload: &Workload, medium: Medium, test: &swap_test::Document) {
+    let mut add = |against: &str, ratio, target| {
+        report.verdicts.push(Verdict {
+            what: workload.name.to_owned(),
+            medium,
+            threads: test.threads,
+            against: against.to_owned(),
+            ratio,
+            target,
+        });
+    };
+    let ratios = || {
+        test.contestants.iter().filter_map(|column| {
+            let ratio = column.ratio?.later?;
+            Some((column.name.as_str(), ratio))
+        })
+    };
+    if let Some((best, default)) = targets(workload, medium) {
+        if let Some((name, ratio)) = ratios().min_by(|a, b| a.1.total_cmp(&b.1)) {
+            add(name, ratio, best);
+        }
+        if let (Some(target), false) = (default, mthp_switches().is_empty()) {
+            // The default setting is the first of the kernel's.
+            if let Some((name, ratio)) = ratios().next() {
+                add(&format!("{name}, default"), ratio, target);
+            }
+        }
+    }
+    let ours = test
+        .contestants
+        .first()
+        .and_then(|column| column.median.later_rate);
+    if let (Some(fio), Some(ours), Medium::Disk, true) = (
+        report.fio_mixed_read_rate,
+        ours,
+        medium,
+        workload.is_sequential(),
+    ) {
+        report.verdicts.push(Verdict {
+            what: workload.name.to_owned(),
+            medium,
+            threads: test.threads,
+            against: FIO.into(),
+            ratio: ours / fio,
+            target: 0.85,
+        });
+    }
+}
+
+fn summary(report: &Report) -> String {
+    let mut lines = vec![["", "on", "threads", "against", "times", "at least", ""]
+        .map(String::from)
+        .to_vec()];
+    for verdict in &report.verdicts {
+        lines.push(vec![
+            verdict.what.clone(),
+            format!("{:?}", verdict.medium).to_lowercase(),
+            verdict.threads.to_string(),
+            verdict.against.clone(),
+            format!("{:.2}", verdict.ratio),
+            format!("{:.2}", verdict.target),
+            if verdict.reached() { "" } else { "falls short" }.to_owned(),
+        ]);
+    }
+    align(&lines)
+}

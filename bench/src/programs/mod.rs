@@ -1,0 +1,575 @@
+//! `hugeswap bench programs`: real programs with a share of the memory that they need, under
+//! hugeswap and under the kernel's swap, in the same total memory.
+
+mod install;
+mod list;
+mod result;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use clap::builder::PossibleValuesParser;
+use clap::ValueEnum;
+
+use super::all::Report;
+use super::arena::{Arena, Grant, Side};
+use super::error::{io_error, Error};
+use super::html;
+use super::swap_test::{with_clean_end, write_json};
+use hugeswap_host::cgroup::{Own, Version};
+use hugeswap_host::columns::align;
+use hugeswap_host::kernel_swap::{self, Backing, KernelSwap};
+use hugeswap_host::progress::Progress;
+use hugeswap_host::size::{Size, GIB, MIB};
+use hugeswap_host::sizing::LEAST_MEMORY;
+use hugeswap_host::swap_spec::{self, SwapSpec, Target};
+use hugeswap_host::undo::{Guard, Interrupt, Undo};
+use install::Tools;
+use list::Program;
+#[cfg(test)]
+pub use result::tests::document as sample;
+pub use result::{cells, Document, Row, GOAL};
+use result::{Column, Device, End, LeftOut, Run};
+
+/// Real programs with a share of the memory that they need
+#[derive(clap::Args, Debug, Clone)]
+#[command(after_help = AFTER)]
+pub struct ProgramsArgs {
+    /// Which to run [default: all that are installed]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = names())]
+    pub program: Vec<String>,
+
+    /// About what each needs
+    #[arg(long, value_name = "SIZE", default_value = "512M")]
+    pub size: Size,
+
+    /// The limit, as a share of what the program is seen to need
+    #[arg(long, value_name = "X", default_value_t = 0.5, value_parser = share)]
+    pub share: f64,
+
+    /// Where to swap: a directory or a block device [default: a directory on a disk]
+    #[arg(long, value_name = "SPEC", value_parser = swap_spec::parser())]
+    pub swap: Option<SwapSpec>,
+
+    /// The kernel's swap to compare with [default: all that this machine has]
+    #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
+    pub against: Vec<Kernel>,
+
+    /// Measure hugeswap with compressed memory too, 'auto' or a share of the limit as in 40%
+    #[arg(long, value_name = "SHARE", value_parser = share_of_compressed)]
+    pub compress: Option<String>,
+
+    /// How often each side is measured, in turn; medians are shown
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+
+    /// When a run is ended that takes too long [default: 12 times as long as without a limit, 120 at least]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub timeout: Option<u64>,
+
+    /// Leave the comparison out: run with no limit and under hugeswap
+    #[arg(long)]
+    pub no_kernel: bool,
+
+    /// Install what is missing: packages with apt-get, Python's modules with pip in ~/.cache/hugeswap
+    #[arg(long)]
+    pub install: bool,
+
+    /// Write every figure to this file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Write a page with a plot and the table to this file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+const AFTER: &str = "Each program runs without a limit first; the most anonymous memory that it had is its need. \
+Then it runs in a memory group of a share of that, which holds everything: the program, hugeswap and its \
+tables, cached files. Programs that are not installed are left out and named.";
+
+fn names() -> PossibleValuesParser {
+    let values = list::ALL
+        .iter()
+        .map(|p| clap::builder::PossibleValue::new(p.name).help(p.about));
+    PossibleValuesParser::new(values)
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.05..=1.0).contains(&share) => Ok(share),
+        _ => Err(format!(
+            "'{text}' is not between 0.05 and 1: give a number as 0.5"
+        )),
+    }
+}
+
+fn share_of_compressed(text: &str) -> Result<String, String> {
+    let share = text.strip_suffix('%').and_then(|n| n.parse().ok());
+    match (text, share) {
+        ("auto", _) | (_, Some(1..=90)) => Ok(text.to_owned()),
+        _ => Err("give auto, or a share of the limit up to 90%, as in 40%".into()),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kernel {
+    /// A swap file, or the device
+    File,
+    /// Compressed memory of two fifths of the limit, which the group has less; what does not fit goes to a swap file
+    Zram,
+    /// A swap file with compressed memory before it, charged to the group (version 2)
+    Zswap,
+}
+
+impl Kernel {
+    fn device(self) -> Device {
+        match self {
+            Kernel::Zram => Device::Memory,
+            Kernel::File | Kernel::Zswap => Device::Disk,
+        }
+    }
+}
+
+pub fn run(args: &ProgramsArgs) -> ExitCode {
+    with_clean_end(|stop| {
+        let mut document = Document::begin(args);
+        let end = compare(args, stop, &mut document);
+        if end.is_err() && document.programs.is_empty() {
+            return end;
+        }
+        // After Ctrl-C too: an hour may have gone into what is there.
+        out!("{}", text(&document));
+        if let Some(path) = &args.json {
+            write_json(path, &document)?;
+        }
+        if let Some(path) = &args.html {
+            let report = Report {
+                programs: Some(document),
+                ..Report::begin(false)
+            };
+            let page = html::page(&report).map_err(Error::Report)?;
+            fs::write(path, page).map_err(io_error("write the file given to --html"))?;
+        }
+        end
+    })
+}
+
+/// What hugeswap's `--memory` does not count of the group: cached files, and what is in flight.
+const MARGIN: u64 = 24 * MIB;
+/// Below this hugeswap refuses to run.
+const LEAST_LIMIT: u64 = LEAST_MEMORY + MARGIN;
+const LEAST_SIZE: u64 = 128 * MIB;
+
+/// The machine, or all of this, was stopped, where nothing came to pass for so long: it is looked
+/// fifty times a second.
+const STANDS_STILL: Duration = Duration::from_secs(4);
+/// How often a run is begun that this happens to.
+const TRIES: u32 = 10;
+
+/// zram's part of the memory. Compressed to a half it holds twice as much.
+const POOL: f64 = 0.4;
+
+pub fn compare(
+    args: &ProgramsArgs,
+    stop: &Interrupt,
+    document: &mut Document,
+) -> Result<(), Error> {
+    if args.size.bytes() < LEAST_SIZE {
+        return Err(Error::Usage(format!(
+            "--size {} is too little for anything to be swapped: give {} or more",
+            args.size,
+            Size::from_bytes(LEAST_SIZE)
+        )));
+    }
+    let place = Place::find(&args.swap)?;
+    document.swap = place.swap.to_string();
+    let chosen: Vec<&Program> = list::ALL
+        .iter()
+        .filter(|p| args.program.is_empty() || args.program.iter().any(|name| name == p.name))
+        .collect();
+    if args.install {
+        install::install(&chosen, stop)?;
+    }
+    let tools = Tools::find(&chosen);
+    let kernels = kernels(args, &place, document, stop)?;
+    let mut guard = Guard::new();
+    let dir = place
+        .directory
+        .join(format!("hugeswap-programs-{}", std::process::id()));
+    guard.push(Undo::RemoveDir(dir.clone()));
+    fs::create_dir(&dir).map_err(io_error("make a directory for the programs"))?;
+    let mut bench = Bench {
+        args,
+        place,
+        dir,
+        kernels,
+        python: tools.python.clone().unwrap_or_default(),
+        progress: Progress::new(),
+    };
+    for program in chosen {
+        let lacks = tools.lacks(program);
+        if !lacks.is_empty() {
+            document
+                .left_out
+                .push(LeftOut::lacking(program.name, &lacks));
+            continue;
+        }
+        match bench.program(program, stop)? {
+            Ok(row) => {
+                bench.progress.clear();
+                errln!("hugeswap: {}", row.line());
+                document.programs.push(row);
+                document.sum_up();
+            }
+            Err(left_out) => document.left_out.push(left_out),
+        }
+    }
+    if document.programs.is_empty() {
+        let reasons: Vec<String> = document.left_out.iter().map(ToString::to_string).collect();
+        let install = match document.left_out.iter().any(|l| l.installable) {
+            true => " (--install installs what is missing)",
+            false => "",
+        };
+        return Err(Error::Usage(format!(
+            "there is nothing to measure: {}{install}",
+            reasons.join("; ")
+        )));
+    }
+    Ok(())
+}
+
+/// The kernel's sides that can be measured here. What was asked for and can't be, is an error.
+fn kernels(
+    args: &ProgramsArgs,
+    place: &Place,
+    document: &mut Document,
+    stop: &Interrupt,
+) -> Result<Vec<Kernel>, Error> {
+    if args.no_kernel {
+        return Ok(Vec::new());
+    }
+    let all = args.against.is_empty();
+    let mut kernels = Vec::new();
+    for kernel in Kernel::value_variants() {
+        if !all && !args.against.contains(kernel) {
+            continue;
+        }
+        match refusal(*kernel, place, stop)? {
+            None => kernels.push(*kernel),
+            Some(why) if all => document.left_out.push(LeftOut::side(*kernel, why)),
+            Some(why) => return Err(Error::Usage(format!("--against: {why}"))),
+        }
+    }
+    Ok(kernels)
+}
+
+fn refusal(kernel: Kernel, place: &Place, stop: &Interrupt) -> Result<Option<String>, Error> {
+    match kernel {
+        Kernel::File => Ok(None),
+        Kernel::Zram => {
+            let zram = Backing::Zram { every_size: false };
+            match KernelSwap::set_up(&zram, Size::from_bytes(MIB), stop) {
+                Ok(_) => Ok(None),
+                Err(err @ (kernel_swap::Error::NoZram | kernel_swap::Error::NoLz4)) => {
+                    Ok(Some(err.to_string()))
+                }
+                Err(err) => Err(err.into()),
+            }
+        }
+        Kernel::Zswap if !kernel_swap::has_zswap() => Ok(Some("this kernel has no zswap".into())),
+        Kernel::Zswap if Own::find()?.version == Version::V1 => Ok(Some(
+            "the memory that zswap takes is charged to the group only with control groups of version 2".into(),
+        )),
+        Kernel::Zswap if !matches!(place.disk, Backing::File(_)) => {
+            Ok(Some("zswap is compared with a swap file only: give a directory".into()))
+        }
+        Kernel::Zswap => Ok(None),
+    }
+}
+
+/// Where all sides swap to.
+struct Place {
+    swap: SwapSpec,
+    disk: Backing,
+    /// For the programs' input.
+    directory: PathBuf,
+}
+
+impl Place {
+    fn find(swap: &Option<SwapSpec>) -> Result<Place, Error> {
+        let default = || swap_spec::default_directory().map_err(|err| Error::Plan(err.into()));
+        let swap = match swap {
+            Some(swap) => swap.clone(),
+            None => SwapSpec::Path(default()?),
+        };
+        let (disk, directory) = match swap.resolve().map_err(|err| Error::Plan(err.into()))? {
+            Target::Directory(dir) => (Backing::File(dir.clone()), dir),
+            Target::BlockDevice(path) => (Backing::BlockDevice(path), default()?),
+            Target::Ram | Target::File(_) => {
+                return Err(Error::Usage(
+                    "--swap: all sides have the same memory in all, and the rest is on a disk: give a \
+                     directory or a block device"
+                        .into(),
+                ));
+            }
+        };
+        Ok(Place {
+            swap,
+            disk,
+            directory,
+        })
+    }
+}
+
+struct Bench<'a> {
+    args: &'a ProgramsArgs,
+    place: Place,
+    dir: PathBuf,
+    kernels: Vec<Kernel>,
+    python: PathBuf,
+    progress: Progress,
+}
+
+impl Bench<'_> {
+    fn program(
+        &mut self,
+        program: &Program,
+        stop: &Interrupt,
+    ) -> Result<Result<Row, LeftOut>, Error> {
+        let dir = self.dir.join(program.name);
+        let mut guard = Guard::new();
+        guard.push(Undo::RemoveDir(dir.clone()));
+        fs::create_dir(&dir).map_err(io_error("make a directory for a program"))?;
+        for (name, text) in program.files {
+            fs::write(dir.join(name), text).map_err(io_error("write a program"))?;
+        }
+        let plain = Grant {
+            or_none: false,
+            ..Grant::unlimited()
+        };
+        if program.has_input {
+            let heading = format!("{}: making its input", program.name);
+            let run = self.once(program, &dir, &plain, &["make"], None, &heading, stop)?;
+            if run.end != End::Done {
+                return Ok(Err(LeftOut::failed(program.name, &run)));
+            }
+        }
+        let heading = format!("{}, run 1 of {}: no limit", program.name, self.args.runs);
+        let first = self.once(program, &dir, &plain, &[], None, &heading, stop)?;
+        if first.end != End::Done {
+            return Ok(Err(LeftOut::failed(program.name, &first)));
+        }
+        let need = first.anonymous;
+        let limit = ((need as f64 * self.args.share) as u64).max(LEAST_LIMIT) / MIB * MIB;
+        let timeout = match self.args.timeout {
+            Some(seconds) => Duration::from_secs(seconds),
+            None => Duration::from_secs_f64((12.0 * first.seconds).max(120.0)),
+        };
+        let want = first.output.clone();
+        let room = 3 * need + GIB;
+        let disk = self.place.disk.clone();
+        let zram = Backing::Zram { every_size: false };
+        let zswap = match &disk {
+            Backing::File(dir) => Backing::Zswap(dir.clone()),
+            other => other.clone(),
+        };
+        let swap = self.place.swap.clone();
+        let hugeswap = |compress| Grant {
+            group: limit,
+            or_none: false,
+            side: Side::Hugeswap {
+                memory: Size::from_bytes(limit - MARGIN),
+                swap: &swap,
+                room,
+                compress,
+            },
+        };
+        let mut sides = vec![
+            ("no limit".to_owned(), Device::None, plain),
+            ("hugeswap".to_owned(), Device::Disk, hugeswap(None)),
+        ];
+        if let Some(share) = &self.args.compress {
+            let name = format!("hugeswap, compressed {share}");
+            sides.push((name, Device::Disk, hugeswap(Some(share))));
+        }
+        for kernel in &self.kernels {
+            let pool = (limit as f64 * POOL) as u64;
+            let (name, group, swaps) = match kernel {
+                Kernel::File => (disk.to_string(), limit, vec![(&disk, room)]),
+                Kernel::Zram => (
+                    zram.to_string(),
+                    limit - pool,
+                    vec![(&disk, room), (&zram, 2 * pool)],
+                ),
+                Kernel::Zswap => (zswap.to_string(), limit, vec![(&zswap, room)]),
+            };
+            let side = Side::Kernel(swaps);
+            let grant = Grant {
+                group,
+                or_none: false,
+                side,
+            };
+            sides.push((name, kernel.device(), grant));
+        }
+        let mut runs: Vec<Vec<Run>> = vec![Vec::new(); sides.len()];
+        runs[0].push(first);
+        for run in 1..=self.args.runs {
+            for ((name, _, grant), runs) in sides.iter().zip(&mut runs) {
+                if runs.len() == run as usize {
+                    continue;
+                }
+                let heading = format!("{}, run {run} of {}: {name}", program.name, self.args.runs);
+                let run = self.once(program, &dir, grant, &[], Some(timeout), &heading, stop)?;
+                if let Some(message) = &run.message {
+                    self.progress.clear();
+                    errln!("hugeswap: {heading}: {message}");
+                }
+                if run.end == End::Done && run.output != want {
+                    return Err(Error::Wrong {
+                        who: name.clone(),
+                        what: format!("{} printed {:?}, not {want:?}", program.name, run.output),
+                    });
+                }
+                runs.push(run);
+            }
+        }
+        let columns = sides
+            .into_iter()
+            .zip(runs)
+            .map(|((name, device, _), runs)| Column::of(name, device, runs));
+        Ok(Ok(Row::of(program, need, limit, columns.collect())))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn once(
+        &mut self,
+        program: &Program,
+        dir: &Path,
+        grant: &Grant<'_>,
+        words: &[&str],
+        timeout: Option<Duration>,
+        heading: &str,
+        stop: &Interrupt,
+    ) -> Result<Run, Error> {
+        for _ in 1..TRIES {
+            match self.attempt(program, dir, grant, words, timeout, heading, stop) {
+                Err(Error::StoodStill) => {
+                    self.progress.clear();
+                    errln!("hugeswap: {heading}: {}: once more", Error::StoodStill);
+                }
+                end => return end,
+            }
+        }
+        self.attempt(program, dir, grant, words, timeout, heading, stop)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn attempt(
+        &mut self,
+        program: &Program,
+        dir: &Path,
+        grant: &Grant<'_>,
+        words: &[&str],
+        timeout: Option<Duration>,
+        heading: &str,
+        stop: &Interrupt,
+    ) -> Result<Run, Error> {
+        self.progress.show(heading);
+        let arena = Arena::open(grant, stop)?;
+        let errors = dir.join("errors");
+        let mut command = self.command(&arena, program, dir)?;
+        command
+            .arg(self.args.size.bytes().to_string())
+            .arg(dir)
+            .args(words)
+            .env("PYTHON", &self.python)
+            .stderr(File::create(&errors).map_err(io_error("make a file for a program"))?);
+        let mut anonymous = 0;
+        let start = Instant::now();
+        let mut last = start;
+        let progress = &mut self.progress;
+        let result = arena.run(command, stop, &mut |_| {
+            let before = std::mem::replace(&mut last, Instant::now());
+            if last - before > STANDS_STILL {
+                return Err(Error::StoodStill);
+            }
+            anonymous = anonymous.max(arena.anonymous());
+            progress.show(heading);
+            match timeout {
+                Some(timeout) if start.elapsed() > timeout => Err(Error::TooLong),
+                _ => Ok(()),
+            }
+        });
+        let mut seconds = start.elapsed().as_secs_f64();
+        let usage = arena.usage();
+        let (output, end, message) = match result {
+            Err(Error::TooLong) => {
+                // A program that swaps takes a while to die.
+                seconds = timeout.map_or(seconds, |timeout| timeout.as_secs_f64());
+                (String::new(), End::TooLong, None)
+            }
+            Err(err) => return Err(err),
+            Ok((output, _)) if usage.oom_kills > 0 => (output, End::Killed, None),
+            Ok((output, status)) if !status.success() => (
+                output,
+                End::Failed,
+                Some(format!("ended with {status}: {}", last_line(&errors))),
+            ),
+            Ok((output, _)) => (output, End::Done, None),
+        };
+        Ok(Run {
+            seconds,
+            end,
+            message,
+            major_faults: arena.major_faults(),
+            peak_bytes: usage.peak,
+            zram_bytes: arena.zram_peak(),
+            stats: arena.stats(),
+            output,
+            anonymous,
+        })
+    }
+
+    fn command(&self, arena: &Arena, program: &Program, dir: &Path) -> Result<Command, Error> {
+        let script = program.files.first().map_or("", |(name, _)| name);
+        let mut command = if script.ends_with(".py") {
+            arena.command(&self.python)?
+        } else {
+            arena.command("bash")?
+        };
+        command.arg(dir.join(script));
+        Ok(command)
+    }
+}
+
+fn last_line(file: &Path) -> String {
+    let text = fs::read(file).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    text.trim_end().lines().last().unwrap_or("").to_owned()
+}
+
+/// The table, and what is to be known beside it.
+pub fn text(document: &Document) -> String {
+    let mut text = format!(
+        "real programs in {:.0} % of the memory that they need, swap {}, {}: seconds, faults that read, peak of the \
+         group (with zram's memory)\n\n{}",
+        document.share * 100.0,
+        document.swap,
+        match document.runs {
+            1 => "one run".to_owned(),
+            runs => format!("medians of {runs} runs"),
+        },
+        align(&cells(document))
+    );
+    let notes = document.notes();
+    if !notes.is_empty() {
+        text += "\n";
+    }
+    for note in notes {
+        text += &format!("{note}\n");
+    }
+    text
+}

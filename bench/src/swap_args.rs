@@ -1,0 +1,412 @@
+//! The arguments of the swap tests, and the plan they make.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+
+use super::worker::WorkerArgs;
+use super::workload::Workload;
+use hugeswap_host::kernel_swap::{mthp_switches, Backing};
+use hugeswap_host::size::{Size, MIB};
+use hugeswap_host::sizing::LEAST_MEMORY;
+use hugeswap_host::swap_spec::{self, SpecError, SwapSpec, Target};
+
+#[derive(clap::Args, Debug, Clone)]
+pub struct SwapArgs {
+    /// How many processes share the work and the memory
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub processes: u32,
+
+    /// Threads of each process, every one with a part of its own [default: 1; swap-w-seq-mt 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub threads: Option<u32>,
+
+    /// Rounds; the first fills the memory, the others are the test
+    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    pub rounds: u64,
+
+    /// Accesses to pages in a round, of all processes and threads [default: by the test]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub accesses: Option<u64>,
+
+    /// Of 100 accesses, those that write [default: by the test]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub writes: Option<u8>,
+
+    /// How uneven swap-zipf is, between 0 and 1
+    #[arg(long, value_name = "X", value_parser = theta)]
+    pub theta: Option<f64>,
+
+    /// Data in all, divided among the processes [default: twice --memory]
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<Size>,
+
+    /// Memory in all
+    #[arg(long, value_name = "SIZE", default_value = "512M")]
+    pub memory: Size,
+
+    /// Where to swap: a directory, a file, a block device, or 'ram' [default: a directory on a disk]
+    #[arg(long, value_name = "SPEC", value_parser = swap_spec::parser())]
+    pub swap: Option<SwapSpec>,
+
+    /// Compare with the kernel's own swap; 'kernel' takes what fits --swap
+    #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
+    pub against: Vec<Against>,
+
+    /// Measure one side only
+    #[arg(long, value_enum, value_name = "SIDE")]
+    pub only: Option<Side>,
+
+    /// How often each side is measured, in turn; medians are shown
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+
+    /// Write every figure of every run to this file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Against {
+    /// A swap file for a directory, zram for 'ram'
+    Kernel,
+    /// A swap file in the same directory
+    File,
+    /// Compressed memory, lz4
+    Zram,
+    /// The same with every multi-size huge page on
+    ZramMthp,
+    /// A loop device on tmpfs
+    Loop,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Side {
+    Hugeswap,
+    Kernel,
+}
+
+fn theta(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(theta) if theta > 0.0 && theta < 1.0 => Ok(theta),
+        _ => Err(format!(
+            "'{text}' is not between 0 and 1: give a number as 0.99"
+        )),
+    }
+}
+
+/// Checked arguments.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub workload: Workload,
+    pub processes: u32,
+    pub threads: u32,
+    pub rounds: u64,
+    /// Of each thread in a round.
+    pub accesses: u64,
+    pub writes: Option<u8>,
+    pub theta: Option<f64>,
+    /// Per process.
+    pub share: Size,
+    pub memory: Size,
+    pub swap: SwapSpec,
+    pub contestants: Vec<Contestant>,
+    pub runs: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Contestant {
+    /// No limit and no swap.
+    Unlimited,
+    Hugeswap,
+    Kernel(Backing),
+}
+
+impl fmt::Display for Contestant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Contestant::Unlimited => f.write_str("no limit"),
+            Contestant::Hugeswap => f.write_str("hugeswap"),
+            Contestant::Kernel(backing) => backing.fmt(f),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub enum PlanError {
+    Spec(SpecError),
+    /// Less than a huge page for each process or thread.
+    SizeTooSmall {
+        size: Size,
+        processes: u32,
+        threads: u32,
+    },
+    FileOnRam,
+    /// Below this `run` refuses, or not even the worker's code and page tables fit.
+    MemoryTooSmall {
+        memory: Size,
+        least: u64,
+    },
+}
+
+/// Of the kernel's side alone.
+const LEAST_KERNEL: u64 = 16 * MIB;
+const PAGE: u64 = 4096;
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PlanError::Spec(err) => err.fmt(f),
+            PlanError::SizeTooSmall {
+                size,
+                processes,
+                threads: 1,
+            } => write!(
+                f,
+                "--size {size} leaves less than 2 MiB for each of {processes} processes: give more"
+            ),
+            PlanError::SizeTooSmall {
+                size,
+                processes,
+                threads,
+            } => write!(
+                f,
+                "--size {size} leaves less than 2 MiB for each of {threads} threads in each of \
+                 {processes} processes: give more"
+            ),
+            PlanError::FileOnRam => write!(
+                f,
+                "--against file needs a directory: say which with --swap DIRECTORY"
+            ),
+            PlanError::MemoryTooSmall { memory, least } => write!(
+                f,
+                "--memory {memory} is too little to run anything: give {} or more",
+                Size::from_bytes(*least)
+            ),
+        }
+    }
+}
+
+impl From<SpecError> for PlanError {
+    fn from(err: SpecError) -> PlanError {
+        PlanError::Spec(err)
+    }
+}
+
+impl SwapArgs {
+    /// What is used where nothing else is given.
+    pub fn plain(memory: Size, swap: SwapSpec, against: Against) -> SwapArgs {
+        SwapArgs {
+            processes: 1,
+            threads: None,
+            rounds: 3,
+            accesses: None,
+            writes: None,
+            theta: None,
+            size: None,
+            memory,
+            swap: Some(swap),
+            against: vec![against],
+            only: None,
+            runs: 3,
+            json: None,
+        }
+    }
+
+    pub fn plan(&self, workload: &Workload) -> Result<Plan, PlanError> {
+        let least = match self.only {
+            Some(Side::Kernel) => LEAST_KERNEL,
+            _ => LEAST_MEMORY,
+        };
+        if self.memory.bytes() < least {
+            let memory = self.memory;
+            return Err(PlanError::MemoryTooSmall { memory, least });
+        }
+        let size = match self.size {
+            Some(size) => size,
+            None => Size::new(self.memory.bytes().saturating_mul(2)).unwrap_or(self.memory),
+        };
+        let threads = self.threads.unwrap_or(workload.threads);
+        // Whole huge pages for each thread.
+        let step = 2 * MIB * u64::from(threads);
+        let share = size.bytes() / u64::from(self.processes) / step * step;
+        let share = Size::new(share).ok_or(PlanError::SizeTooSmall {
+            size,
+            processes: self.processes,
+            threads,
+        })?;
+        let (swap, contestants) = contestants(&self.swap, &self.against, self.only)?;
+        let workers = u64::from(self.processes) * u64::from(threads);
+        let pages = share.bytes() / u64::from(threads) / PAGE;
+        let accesses = match self.accesses {
+            Some(all) => all.div_ceil(workers),
+            None => workload.pattern.default_accesses(pages),
+        };
+        Ok(Plan {
+            workload: *workload,
+            processes: self.processes,
+            threads,
+            rounds: self.rounds,
+            accesses,
+            writes: self.writes,
+            theta: self.theta,
+            share,
+            memory: self.memory,
+            swap,
+            contestants,
+            runs: self.runs,
+        })
+    }
+}
+
+/// Who is measured, hugeswap first, and where both swap to.
+pub fn contestants(
+    swap: &Option<SwapSpec>,
+    against: &[Against],
+    only: Option<Side>,
+) -> Result<(SwapSpec, Vec<Contestant>), PlanError> {
+    let swap = match swap {
+        Some(swap) => swap.clone(),
+        None => SwapSpec::Path(swap_spec::default_directory()?),
+    };
+    let target = swap.resolve()?;
+    let mut contestants = Vec::new();
+    if only != Some(Side::Kernel) {
+        contestants.push(Contestant::Hugeswap);
+    }
+    if only != Some(Side::Hugeswap) {
+        let default = [Against::Kernel];
+        let against = match (against, only) {
+            ([], Some(Side::Kernel)) => &default,
+            _ => against,
+        };
+        for against in against {
+            for backing in backings(*against, &target)? {
+                let contestant = Contestant::Kernel(backing);
+                if !contestants.contains(&contestant) {
+                    contestants.push(contestant);
+                }
+            }
+        }
+    }
+    Ok((swap, contestants))
+}
+
+fn backings(against: Against, target: &Target) -> Result<Vec<Backing>, PlanError> {
+    let zram = Backing::Zram { every_size: false };
+    let zram_mthp = Backing::Zram { every_size: true };
+    Ok(match (against, target) {
+        (Against::Zram, _) => vec![zram],
+        (Against::ZramMthp, _) => vec![zram_mthp],
+        (Against::Loop, _) => vec![Backing::Loop],
+        // On a kernel without these sizes it would be the same once more.
+        (Against::Kernel, Target::Ram) if mthp_switches().is_empty() => vec![zram],
+        (Against::Kernel, Target::Ram) => vec![zram, zram_mthp],
+        (Against::File, Target::Ram) => return Err(PlanError::FileOnRam),
+        (_, Target::Directory(dir)) => vec![Backing::File(dir.clone())],
+        (_, Target::File(file)) => {
+            let parent = file.parent().filter(|dir| !dir.as_os_str().is_empty());
+            vec![Backing::File(parent.unwrap_or(Path::new(".")).to_owned())]
+        }
+        (_, Target::BlockDevice(path)) => vec![Backing::BlockDevice(path.clone())],
+    })
+}
+
+impl Plan {
+    pub fn worker(&self) -> WorkerArgs {
+        WorkerArgs {
+            workload: self.workload.name.to_owned(),
+            size: self.share,
+            rounds: self.rounds,
+            accesses: self.accesses,
+            threads: self.threads,
+            writes: self.writes,
+            theta: self.theta,
+            processes: self.processes,
+            index: None,
+        }
+    }
+
+    /// Data of all processes.
+    pub fn data(&self) -> Size {
+        // Can't overflow: it is at most the size that was given.
+        Size::new(self.share.bytes() * u64::from(self.processes)).unwrap_or(self.share)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::workload;
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: SwapArgs,
+    }
+
+    fn plan(line: &str) -> Result<Plan, PlanError> {
+        let words = std::iter::once("x").chain(line.split_whitespace());
+        Line::parse_from(words).args.plan(&workload::SWAP_W_SEQ)
+    }
+
+    #[test]
+    fn defaults() {
+        let plan = plan("--swap /").unwrap();
+        assert_eq!(plan.data().to_string(), "1G");
+        assert_eq!(plan.contestants, [Contestant::Hugeswap]);
+    }
+
+    #[test]
+    fn the_kernel_side_fits_the_swap() {
+        let names = |line: &str| {
+            let plan = plan(line).unwrap();
+            plan.contestants
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            names("--swap / --against kernel"),
+            ["hugeswap", "swap file"]
+        );
+        assert_eq!(
+            names("--swap / --against kernel,file"),
+            ["hugeswap", "swap file"]
+        );
+        assert_eq!(
+            names("--swap ram --against kernel,loop"),
+            [
+                "hugeswap",
+                "zram lz4",
+                "zram lz4, all mTHP",
+                "loop on tmpfs"
+            ]
+        );
+        assert_eq!(names("--swap / --only kernel"), ["swap file"]);
+        assert_eq!(
+            names("--swap / --only hugeswap --against kernel"),
+            ["hugeswap"]
+        );
+    }
+
+    #[test]
+    fn refused() {
+        let message = |line: &str| plan(line).unwrap_err().to_string();
+        assert!(message("--swap ram --against file").contains("--swap DIRECTORY"));
+        assert!(message("--swap / --size 8M --processes 5").contains("5 processes"));
+        assert!(message("--swap / --size 8M --threads 5").contains("5 threads"));
+        assert!(message("--swap / --memory 1M").contains("64M"));
+        assert!(message("--swap /nowhere/at/all").contains("mkdir"));
+    }
+
+    #[test]
+    fn data_is_divided() {
+        let plan = plan("--swap / --size 64M --processes 3").unwrap();
+        assert_eq!(plan.share.to_string(), "20M");
+        assert_eq!(plan.accesses, 5120);
+        assert_eq!(plan.data().to_string(), "60M");
+    }
+}

@@ -1,0 +1,200 @@
+//! `hugeswap doctor`: what is allowed here, what is missing, what follows, and
+//! the one command that mends it.
+
+mod checks;
+mod promote;
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use hugeswap_host::columns::align;
+use hugeswap_host::os;
+use hugeswap_host::swap_spec::{self, SwapSpec};
+
+#[derive(clap::Args, Debug)]
+#[command(after_help = "The exit status is 0 only where 'hugeswap run' works fully.")]
+pub struct DoctorArgs {
+    /// Where you want to swap [default: as 'run' chooses]
+    #[arg(long, value_name = "SPEC", value_parser = swap_spec::parser())]
+    pub swap: Option<SwapSpec>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    Ok,
+    /// Worth knowing; nothing is lost.
+    Note,
+    /// `run` works, but not as well as it could.
+    Limited,
+    /// `run` does not work.
+    Missing,
+}
+
+impl Verdict {
+    fn word(self) -> &'static str {
+        match self {
+            Verdict::Ok => "ok",
+            Verdict::Note => "note",
+            Verdict::Limited => "LIMITED",
+            Verdict::Missing => "MISSING",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    pub name: &'static str,
+    pub verdict: Verdict,
+    pub found: String,
+    /// What follows from it.
+    pub consequence: Option<String>,
+    /// The command that mends it.
+    pub mend: Option<String>,
+}
+
+impl Check {
+    fn new(name: &'static str, verdict: Verdict, found: impl Into<String>) -> Check {
+        Check {
+            name,
+            verdict,
+            found: found.into(),
+            consequence: None,
+            mend: None,
+        }
+    }
+
+    fn ok(name: &'static str, found: impl Into<String>) -> Check {
+        Check::new(name, Verdict::Ok, found)
+    }
+
+    fn so(mut self, consequence: impl Into<String>) -> Check {
+        self.consequence = Some(consequence.into());
+        self
+    }
+
+    fn mend(mut self, command: impl Into<String>) -> Check {
+        self.mend = Some(command.into());
+        self
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    /// `run` works fully.
+    works: bool,
+    checks: &'a [Check],
+    promote: Part<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct Part<'a> {
+    /// `promote` works fully.
+    works: bool,
+    checks: &'a [Check],
+}
+
+fn works(checks: &[Check]) -> bool {
+    checks.iter().all(|check| check.verdict <= Verdict::Note)
+}
+
+pub fn run(args: &DoctorArgs) -> ExitCode {
+    // What is tried with files may meet a limit of their size.
+    os::ignore_file_size_signal();
+    let checks = checks::all(args.swap.as_ref());
+    let promote = promote::all();
+    let works = works(&checks);
+    if args.json {
+        match serde_json::to_string_pretty(&Document {
+            works,
+            checks: &checks,
+            promote: Part {
+                works: self::works(&promote),
+                checks: &promote,
+            },
+        }) {
+            Ok(text) => outln!("{text}"),
+            Err(err) => {
+                errln!("hugeswap: can't write JSON: {err}");
+                return ExitCode::FAILURE;
+            }
+        }
+    } else {
+        out!("{}", text("run", &checks));
+        outln!();
+        out!("{}", text("promote", &promote));
+    }
+    if works {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// The checks of a command, and what they come to.
+fn text(command: &str, checks: &[Check]) -> String {
+    let lines: Vec<Vec<String>> = checks
+        .iter()
+        .map(|check| vec![format!("{:<7}  {}", check.verdict.word(), check.name)])
+        .collect();
+    let names = align(&lines);
+    let width = names
+        .lines()
+        .map(|line| line.chars().count())
+        .max()
+        .unwrap_or(0);
+    let mut out = String::new();
+    for (name, check) in names.lines().zip(checks) {
+        out += &format!("{name:<width$}  {}\n", check.found);
+        if let Some(consequence) = &check.consequence {
+            out += &format!("         -> {consequence}\n");
+        }
+        if let Some(mend) = &check.mend {
+            out += &format!("         mend it: {mend}\n");
+        }
+    }
+    let worst = checks
+        .iter()
+        .map(|check| check.verdict)
+        .max()
+        .unwrap_or(Verdict::Ok);
+    out += &match worst {
+        Verdict::Ok | Verdict::Note => format!("\n'hugeswap {command}' works fully here.\n"),
+        Verdict::Limited => {
+            format!("\n'hugeswap {command}' works here, but not fully: see LIMITED.\n")
+        }
+        Verdict::Missing => format!("\n'hugeswap {command}' does not work here: see MISSING.\n"),
+    };
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_says_what_follows_and_mends() {
+        let checks = vec![
+            Check::ok("kernel", "Linux 6.18"),
+            Check::new("io_uring", Verdict::Limited, "forbidden")
+                .so("slower")
+                .mend("sysctl -w x=0"),
+        ];
+        assert!(!works(&checks));
+        let expected = "\
+ok       kernel    Linux 6.18
+LIMITED  io_uring  forbidden
+         -> slower
+         mend it: sysctl -w x=0
+
+'hugeswap run' works here, but not fully: see LIMITED.
+";
+        assert_eq!(text("run", &checks), expected);
+        assert!(works(&checks[..1]));
+    }
+}

@@ -1,0 +1,225 @@
+//! Every benchmark at a small size, under hugeswap only: that it runs, verifies and reports.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+fn bench(line: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_hugeswap"))
+        .arg("bench")
+        .args(line)
+        .output()
+        .unwrap()
+}
+
+fn json_file(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("hugeswap-{name}-{}.json", std::process::id()))
+}
+
+/// Runs it with `--json`, and returns what that file holds.
+fn document(name: &str, line: &[&str]) -> serde_json::Value {
+    let file = json_file(name);
+    let mut line = line.to_vec();
+    line.extend(["--json", file.to_str().unwrap()]);
+    let output = bench(&line);
+    assert!(output.status.success(), "{line:?}: {output:?}");
+    let document = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    document
+}
+
+const SMALL: [&str; 8] = [
+    "--swap",
+    "ram",
+    "--memory",
+    "64M",
+    "--runs",
+    "1",
+    "--accesses",
+    "8000",
+];
+
+#[test]
+fn every_swap_test() {
+    for (name, threads) in [
+        ("swap-w-seq", 1),
+        ("swap-w-seq-mt", 2),
+        ("swap-w-rand", 1),
+        ("swap-r-rand", 1),
+        ("swap-zipf", 1),
+        ("swap-stride", 1),
+        ("swap-phases", 1),
+        ("fault-latency", 1),
+    ] {
+        let mut line = vec![name];
+        line.extend(SMALL);
+        let document = document(name, &line);
+        assert_eq!(document["test"], name);
+        assert_eq!(document["threads"], threads);
+        assert_eq!(document["accesses"], 8000);
+        let run = &document["contestants"][0]["runs"][0];
+        let rounds = run["rounds"].as_array().unwrap();
+        assert_eq!(rounds.len(), 3, "{name}");
+        for round in rounds {
+            assert_eq!(round["errors"], 0, "{name}");
+        }
+        assert_eq!(
+            rounds[0]["accesses"], 32768,
+            "the first round fills all pages"
+        );
+        assert!(run["access_rate"].as_f64().unwrap() > 0.0, "{name}");
+        // Also fails where the program was not managed: then nothing was measured.
+        assert!(run["swap_out_rate"].as_f64().unwrap() > 0.0, "{name}");
+        let latency = &run["latency"];
+        if name == "fault-latency" {
+            let at = |key: &str| latency[key].as_f64().unwrap();
+            assert!(at("p50") > 0.0 && at("p50") <= at("p99") && at("p99") <= at("max"));
+            assert!(!run["latency_curve"].as_array().unwrap().is_empty());
+        } else {
+            assert!(latency.is_null(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn several_processes_with_threads() {
+    let mut line = vec![
+        "swap-zipf",
+        "--processes",
+        "2",
+        "--threads",
+        "2",
+        "--writes",
+        "100",
+    ];
+    line.extend(SMALL);
+    let document = document("several", &line);
+    let run = &document["contestants"][0]["runs"][0];
+    assert_eq!(run["rounds"].as_array().unwrap().len(), 6);
+    assert!(run["swap_out_rate"].as_f64().unwrap() > 0.0);
+    assert_eq!(document["writes_percent"], 100);
+}
+
+#[test]
+fn real_programs_under_hugeswap() {
+    // Both are wherever this project is built; one has input that is made for it, and several processes.
+    let line = [
+        "programs",
+        "--program",
+        "python,sort",
+        "--size",
+        "256M",
+        "--share",
+        "0.6",
+        "--no-kernel",
+        "--runs",
+        "2",
+    ];
+    let document = document("programs", &line);
+    assert_eq!(document["test"], "programs");
+    assert_eq!(document["share"], 0.6);
+    assert_eq!(document["left_out"], serde_json::json!([]));
+    let rows = document["programs"].as_array().unwrap();
+    let names: Vec<_> = rows.iter().map(|row| &row["program"]).collect();
+    assert_eq!(names, ["python", "sort"]);
+    for row in rows {
+        let at = |key: &str| row[key].as_u64().unwrap();
+        assert!(at("need_bytes") > 192 << 20, "{row}");
+        assert!(at("limit_bytes") < at("need_bytes") * 2 / 3, "{row}");
+        let sides = row["sides"].as_array().unwrap();
+        let names: Vec<_> = sides.iter().map(|side| &side["name"]).collect();
+        assert_eq!(names, ["no limit", "hugeswap"]);
+        for side in sides {
+            assert_eq!(side["end"], "done", "{row}");
+            assert_eq!(side["runs"].as_array().unwrap().len(), 2, "{row}");
+        }
+        for run in sides[1]["runs"].as_array().unwrap() {
+            // Also fails where the program was not managed: then nothing was measured.
+            assert!(run["stats"]["counters"]["pswpout"].as_u64().unwrap() > 0);
+            assert!(run["major_faults"].as_u64().unwrap() > 0, "{run}");
+            assert!(
+                run["peak_bytes"].as_u64().unwrap() <= at("limit_bytes"),
+                "{run}"
+            );
+        }
+    }
+}
+
+/// Offline, and without the right to install anything, it says what there is to do.
+#[test]
+fn programs_that_are_not_installed() {
+    let output = Command::new(env!("CARGO_BIN_EXE_hugeswap"))
+        .args(["bench", "programs", "--program", "redis", "--no-kernel"])
+        .env("PATH", "/nowhere")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        "hugeswap: there is nothing to measure: redis: needs the package redis-server \
+         (--install installs what is missing)\n"
+    );
+}
+
+#[test]
+fn wrong_arguments() {
+    for (line, wanted) in [
+        (
+            &["swap-zipf", "--theta", "1"][..],
+            "--theta: '1' is not between 0 and 1",
+        ),
+        (
+            &["swap-zipf", "--writes", "101"],
+            "--writes: 101 is not in 0..=100",
+        ),
+        (
+            &["swap-stride", "--threads", "0"],
+            "--threads: 0 is not in 1..=256",
+        ),
+        (&["programs", "--program", "emacs"], "emacs"),
+        (&["programs", "--size", "16M"], "16M"),
+        (&["programs", "--share", "1.5"], "not between 0.05 and 1"),
+        (&["programs", "--swap", "ram"], "give a directory"),
+        (&["all", "--only", "nothing"], "there is no test 'nothing'"),
+        (&["all", "--swap", "ram"], "give a directory"),
+        (&["all", "--memory", "16M"], "give 64M or more"),
+        (&["policies", "--unit", "bit"], "bit"),
+    ] {
+        let output = bench(line);
+        assert_eq!(output.status.code(), Some(2), "{line:?}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains(wanted), "{line:?}: {text}");
+    }
+}
+
+/// Where no memory group can be made, as without root or in a container, hugeswap keeps the limit alone: it is
+/// said, and the kernel's swap is not measured so.
+#[test]
+fn without_a_memory_group() {
+    let own = hugeswap_host::cgroup::Own::find().unwrap();
+    let bench = |more: &[&str]| {
+        // In a mount name space of its own the groups can't be written.
+        let script = "mount --make-rprivate / && mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script]);
+        command.arg(&own.path).arg(env!("CARGO_BIN_EXE_hugeswap"));
+        command.arg("bench").args(more).output().unwrap()
+    };
+    let mut line = vec!["swap-w-rand", "--processes", "2"];
+    line.extend(SMALL);
+    let output = bench(&line);
+    let (said, table) = (text(&output.stderr), text(&output.stdout));
+    assert!(output.status.success(), "{output:?}");
+    assert!(said.contains("without a memory group"), "{said}");
+    assert!(
+        table.contains("rounds, 1000 pages/s") && !table.contains("peak of the group"),
+        "{table}"
+    );
+    line.extend(["--against", "zram"]);
+    let output = bench(&line);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

@@ -1,0 +1,164 @@
+//! What programs do with their memory, against a shadow of it: see difftest.
+
+use std::process::Command;
+
+use crate::support::{compile, hugeswap, long, machine, Dir, Run};
+
+/// Random sequences on 640 MiB of data with a limit of a tenth; what fails is shrunk and told.
+fn sequences(seed: u64, count: u64, options: &[&str], envs: &[(&str, &str)]) {
+    sequences_without("", seed, count, options, envs);
+}
+
+/// As `sequences`, without these kinds of operations.
+fn sequences_without(
+    without: &str,
+    seed: u64,
+    count: u64,
+    options: &[&str],
+    envs: &[(&str, &str)],
+) {
+    let _machine = machine();
+    let dir = Dir::new("sequences");
+    let command = hugeswap();
+    let stats = dir.join("stats.json");
+    let mut c = Command::new(command.with_file_name("hugeswap-difftest"));
+    c.args(["--seed", &seed.to_string(), "--dir"])
+        .arg(dir.path());
+    if !without.is_empty() {
+        c.args(["--without", without]);
+    }
+    if long() {
+        c.args(["--minutes", "20"]);
+    } else {
+        c.args(["--sequences", &count.to_string()]);
+    }
+    if !options.is_empty() {
+        c.arg("--").arg(command);
+        c.args([
+            "run",
+            "--memory",
+            "64M",
+            "--swap-size",
+            "2G",
+            "--stats-json",
+        ]);
+        c.arg(&stats).args(options).arg("--");
+    }
+    let output = c.envs(envs.iter().copied()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{c:?}\n{said}");
+    let swapped = std::fs::read(&stats).is_ok_and(|text| {
+        let v: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        v["counters"]["pswpin"].as_u64() > Some(1000)
+    });
+    let no_move = envs.iter().any(|(name, _)| *name == "HUGESWAP_NO_MOVE");
+    let may = !options.is_empty() && (!no_move || !without.is_empty());
+    assert_eq!(swapped, may, "whether it swapped: {c:?}");
+}
+
+/// The test itself is right: the same sequences without us.
+#[test]
+fn sequences_unmanaged() {
+    sequences(1, 300, &[], &[]);
+}
+
+#[test]
+fn sequences_on_disk() {
+    sequences(1000, 400, &["--swap", "/var/tmp"], &[]);
+}
+
+#[test]
+fn sequences_on_ram() {
+    sequences(2_000_000, 1200, &["--swap", "ram"], &[]);
+}
+
+#[test]
+fn sequences_with_faults() {
+    let faults = "write-eio=every:60,short=every:5,delay=3,reorder,seed=9";
+    sequences(
+        3_000_000,
+        200,
+        &["--swap", "/var/tmp"],
+        &[("HUGESWAP_INJECT", faults)],
+    );
+}
+
+#[test]
+fn sequences_without_io_uring() {
+    sequences(
+        4_000_000,
+        100,
+        &["--swap", "/var/tmp"],
+        &[("HUGESWAP_NO_IO_URING", "1")],
+    );
+}
+
+/// As before Linux 6.8: pages leave by copying (see `swap_cache::Victim`).
+#[test]
+fn sequences_without_move() {
+    sequences_without(
+        "direct,uring,splice,vm-readv",
+        5_000_000,
+        200,
+        &["--swap", "/var/tmp"],
+        &[("HUGESWAP_NO_MOVE", "1")],
+    );
+}
+
+/// The same with operations that pin pages: nothing leaves once one of them was seen, and the program
+/// goes on above its limit with everything right.
+#[test]
+fn sequences_without_move_that_pin() {
+    sequences(
+        6_000_000,
+        50,
+        &["--swap", "/var/tmp"],
+        &[("HUGESWAP_NO_MOVE", "1")],
+    );
+}
+
+/// Small mappings that share 2 MiB with others, and come and go.
+#[test]
+fn neighbours() {
+    let neighbours = compile("neighbours");
+    let seconds = if long() { "120" } else { "5" };
+    let done = Run::new(64, [neighbours.to_str().unwrap(), seconds])
+        .seconds(300)
+        .ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done.has_swapped();
+}
+
+#[test]
+fn eight_threads_over_three_times_the_limit() {
+    let threads = compile("threads");
+    let seconds = if long() { "120" } else { "6" };
+    let done = Run::new(64, [threads.to_str().unwrap(), "192", seconds])
+        .seconds(300)
+        .ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done.has_swapped();
+}
+
+/// One thread that jumps: the handler comes to its CPU, where there is more than one.
+#[test]
+fn jumps_of_one_thread() {
+    let jumps = compile("jumps");
+    let done = Run::new(64, [jumps.to_str().unwrap(), "128", "20000", "1", "0"]).ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done.has_swapped();
+    if std::thread::available_parallelism().is_ok_and(|n| n.get() > 1) {
+        assert!(done.counter("fault_near") > 0, "{done}");
+    }
+}
+
+/// Several threads that jump, and all CPUs busy with other things.
+#[test]
+fn jumps_on_a_busy_machine() {
+    let jumps = compile("jumps");
+    for threads in ["1", "3"] {
+        let done = Run::new(64, [jumps.to_str().unwrap(), "96", "3000", threads, "4"]).ok();
+        assert_eq!(done.stdout, "ok\n", "{done}");
+        done.has_swapped();
+    }
+}

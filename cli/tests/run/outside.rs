@@ -1,0 +1,85 @@
+//! What a run takes beside its managed memory is in the limit too: the group has 16 MiB more, no swap of the
+//! kernel's, and nobody is killed.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::process::Command;
+
+use hugeswap_host::cgroup::{Group, Limits, Swap};
+use hugeswap_host::os;
+
+use crate::support::{compile, compile_with, hugeswap, machine, wait_for, Dir, Run};
+
+/// Runs what fills stacks of 46 MiB each, and lets their heaps grow when so much was found outside.
+fn with_stacks(memory: u64, line: &str, found: u64) {
+    let program = compile_with("stacks", "stacks", &["-pthread"]);
+    let dir = Dir::new("stacks");
+    let go = dir.join("go");
+    let line = line.replace("GO", go.to_str().unwrap());
+    let line = line.replace("STACKS", program.to_str().unwrap());
+    let run = Run::new(memory, ["sh", "-c", &line]).above(16).start();
+    wait_for("what is outside", 60, || {
+        let stats = run.read_stats();
+        stats.is_some_and(|s| s["outside_bytes"].as_u64() >= Some(found << 20))
+    });
+    fs::write(&go, "").unwrap();
+    let done = run.finish();
+    assert!(
+        done.status.success() && done.stdout.ends_with("ok\n"),
+        "{done}"
+    );
+    assert_eq!(done.oom_kills, 0, "{done}");
+    done.has_swapped();
+}
+
+#[test]
+fn stacks() {
+    with_stacks(128, "exec STACKS 192 GO", 44);
+}
+
+/// Of several processes all that is outside counts, and what is not managed at all.
+#[test]
+fn several_processes() {
+    let alone = compile_with("hog", "hog-static", &["-static", "-pthread"]);
+    let line = format!(
+        "{} 24 wait & hog=$!; STACKS 96 GO & STACKS 96 GO; wait $!; s=$?; kill $hog; exit $s",
+        alone.display()
+    );
+    with_stacks(224, &line, 2 * 44 + 20);
+}
+
+/// Without `--memory` the run takes what its group leaves, and nothing is killed there; `doctor` says the same.
+#[test]
+fn what_a_group_leaves() {
+    let _machine = machine();
+    let hog = compile("hog");
+    let inside = |name: &str, megabytes: u64, line: &[&OsStr]| {
+        let limits = Limits {
+            memory: megabytes << 20,
+            swap: Swap::None,
+            swappiness: None,
+        };
+        let group = Group::create(&format!("hugeswap-test-{name}"), &limits).unwrap();
+        let mut command = Command::new(hugeswap());
+        command.args(line);
+        os::spawn_inside(&mut command, group.procs().unwrap());
+        let output = command.output().unwrap();
+        assert_eq!(group.usage().oom_kills, 0, "{output:?}");
+        (output.status.code(), format!("{output:?}"))
+    };
+    let run = ["run", "--verbose", "--swap=ram", "--"].map(OsStr::new);
+    let run = [&run[..], &[hog.as_os_str(), OsStr::new("128")]].concat();
+    // What is swapped to memory is in the group too.
+    let (code, said) = inside("room", 330, &run);
+    assert!(
+        code == Some(0) && said.contains("memory group's limit of 330M"),
+        "{said}"
+    );
+    let (code, said) = inside("none", 70, &run);
+    assert!(
+        code == Some(2) && said.contains("memory group's limit of 70M"),
+        "{said}"
+    );
+    let (code, said) = inside("doctor", 70, &[OsStr::new("doctor")]);
+    assert!(code == Some(1) && said.contains("too little"), "{said}");
+}

@@ -1,0 +1,286 @@
+//! Small fills: pages that come in by way of a buffer, and are copied to the program.
+
+use super::swapin::{Plan, Unit};
+use super::SwapCache;
+use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::sys::{mem, Errno};
+use crate::vma::{IoState, List, Pattern, RangeGuard};
+
+/// The largest small fill, and so the size of a fill buffer.
+pub const FILL_MAX: usize = 64;
+/// A fill of so many pages is a walk's.
+const WALK_FILL: usize = 16;
+/// Buffers that small fills are read into; memory of the engine's own.
+pub struct FillBuffers {
+    base: *mut u8,
+    free: [u8; Self::COUNT],
+    len: usize,
+    /// Pages of each that were ever used, and so are charged.
+    touched: [u8; Self::COUNT],
+}
+
+// SAFETY: the memory is used by the thread that owns the buffers only.
+unsafe impl Send for FillBuffers {}
+
+impl FillBuffers {
+    pub const COUNT: usize = 32;
+    pub const BYTES: usize = Self::COUNT * FILL_MAX * PAGE_SIZE;
+
+    pub fn new() -> Result<FillBuffers, Errno> {
+        Ok(FillBuffers {
+            base: mem::map_threads_own(Self::BYTES)?,
+            free: core::array::from_fn(|i| i as u8),
+            len: Self::COUNT,
+            touched: [0; Self::COUNT],
+        })
+    }
+    pub fn addr(&self, i: u32) -> *mut u8 {
+        // SAFETY: i < COUNT, so the address is inside the mapping.
+        unsafe {
+            self.base
+                .add(i as usize % Self::COUNT * FILL_MAX * PAGE_SIZE)
+        }
+    }
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    /// Whether some may be used for what nobody waits for.
+    fn has_spare(&self) -> bool {
+        self.len > Self::COUNT / 4
+    }
+    fn take(&mut self) -> Option<u32> {
+        self.len = self.len.checked_sub(1)?;
+        Some(self.free[self.len] as u32)
+    }
+    /// Room for `n` pages until the next buffer is taken, and how many pages of it were never used.
+    pub(super) fn lend(&mut self, n: usize) -> Option<(*mut u8, usize)> {
+        let buffer = self.take()?;
+        let new = self.touch(buffer, n);
+        self.put(buffer);
+        Some((self.addr(buffer), new))
+    }
+    /// Notes that `n` pages of the buffer are used; returns how many of them for the first time.
+    fn touch(&mut self, i: u32, n: usize) -> usize {
+        let t = &mut self.touched[i as usize % Self::COUNT];
+        let new = n.saturating_sub(usize::from(*t));
+        *t += new as u8;
+        new
+    }
+    /// Pages that are charged.
+    pub fn touched(&self) -> usize {
+        self.touched.iter().map(|&n| usize::from(n)).sum()
+    }
+    fn put(&mut self, i: u32) {
+        if self.len < Self::COUNT {
+            self.free[self.len] = i as u8;
+            self.len += 1;
+        }
+    }
+}
+
+/// As many of the pages as fit into a buffer: `page`, which is one of them, those above it, and of
+/// those below it the nearest.
+fn as_fit(pages: PageMask, page: usize) -> PageMask {
+    let mut fit = PageMask::EMPTY;
+    let mut left = FILL_MAX;
+    let outwards = (page..PMD_NR).chain((0..page).rev());
+    for page in outwards.filter(|&page| pages.has(page)) {
+        if left == 0 {
+            break;
+        }
+        fit.insert(page);
+        left -= 1;
+    }
+    fit
+}
+
+impl Unit {
+    /// Of the pages that are there to be had, those to come by a buffer or a copy for a fault on `page`,
+    /// which is one of them.
+    pub(super) fn of(self, there: PageMask, page: usize) -> PageMask {
+        let window = |n: usize| PageMask::of(there.run_around(page, n.clamp(1, FILL_MAX)));
+        match self {
+            Unit::Whole | Unit::Rest => window(FILL_MAX),
+            Unit::Pages(n) => window(n),
+            Unit::Set(set) => as_fit(set.and(there).or(window(1)), page),
+        }
+    }
+}
+
+impl SwapCache {
+    pub(super) fn begin_fill(
+        &self,
+        g: &mut RangeGuard<'_>,
+        pmd: Pmd,
+        page: usize,
+        unit: Unit,
+        buffers: &mut FillBuffers,
+    ) -> Plan {
+        let Some(entry) = g.entry else {
+            return Plan::Wait;
+        };
+        let inactive = g.io() == IoState::Inactive;
+        // What the frame holds is newer than its slots.
+        let held = if inactive { g.moving } else { PageMask::EMPTY };
+        let there = g.swapped.minus(g.present).minus(g.compressed).minus(held);
+        let pages = unit.of(there, page);
+        debug_assert!(pages.count() <= FILL_MAX);
+        if buffers.is_empty() {
+            return Plan::NeedBuffer;
+        }
+        let n = pages.count();
+        if !self.charge_for_fault(n) {
+            return Plan::NeedRoom(n);
+        }
+        let Some(buffer) = buffers.take() else {
+            self.charge.uncharge(n);
+            return Plan::NeedBuffer;
+        };
+        self.charge_own(buffers.touch(buffer, n));
+        self.join_list(pmd, g, unit);
+        g.held = held;
+        g.frame = g.buffer;
+        g.moving = pages;
+        g.buffer = buffer;
+        g.huge = false;
+        g.set_io(IoState::Filling);
+        Plan::Fill {
+            buffer,
+            pages,
+            entry,
+        }
+    }
+
+    /// The list of a range of which pages come in by a small fill.
+    fn join_list(&self, pmd: Pmd, g: &mut RangeGuard<'_>, unit: Unit) {
+        match unit {
+            Unit::Pages(n) if n >= WALK_FILL => self.join_walk(pmd, g, 2 * n),
+            _ => {
+                self.lru.came_back(g.shadow, 1, self.charge.limit());
+                g.belongs_to(List::Main);
+            }
+        }
+    }
+
+    /// A walk brings in so many pages. If they are more than was there the range is the walk's, though it may
+    /// be on the main list since a jump seemed to begin it, or since it left in part.
+    pub(super) fn join_walk(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: usize) {
+        if g.listed && (g.list == List::Walk || g.present.count() >= pages) {
+            return;
+        }
+        let list = self.lru.arrive(g.shadow, self.charge.limit());
+        if g.listed && list == List::Walk && self.lru.remove(&self.ranges, pmd, g.list) {
+            g.listed = false;
+            g.list = list;
+            self.became_present(pmd, g, PageMask::EMPTY);
+        }
+        g.belongs_to(list);
+    }
+
+    /// Begins to read pages that a stride will come to, in a range that nobody waits for. None if there
+    /// is nothing to read, or no room to spare.
+    pub fn begin_set_ahead(
+        &self,
+        pmd: Pmd,
+        set: PageMask,
+        buffers: &mut FillBuffers,
+    ) -> Option<Plan> {
+        let mut g = self.ranges.get(pmd)?.lock();
+        let against = g.hints.pattern == Pattern::Random;
+        let there = g.swapped.minus(g.present).minus(g.compressed).and(set);
+        let first = there.next_from(0)?;
+        let room = self.charge.room() > there.count() as i64;
+        if g.io() != IoState::Idle || g.salvage || against || !room || !buffers.has_spare() {
+            return None;
+        }
+        match self.begin_fill(&mut g, pmd, first, Unit::Set(there), buffers) {
+            plan @ Plan::Fill { .. } => Some(plan),
+            _ => None,
+        }
+    }
+
+    /// The read of a small fill ended.
+    pub fn fill_done(&self, pmd: Pmd, ok: bool, buffers: &mut FillBuffers) {
+        let Some(r) = self.ranges.get(pmd) else {
+            return;
+        };
+        let place = |buffer: u32, pages: &PageMask, page: usize| {
+            buffers
+                .addr(buffer)
+                .wrapping_add(pages.rank(page) * PAGE_SIZE)
+        };
+        let ok = ok && self.open(pmd, r, |moving| moving, place).is_empty();
+        let mut g = r.lock();
+        let (buffer, pages) = (g.buffer, g.moving);
+        let mut wake = core::mem::take(&mut g.wanted);
+        let n = pages.count();
+        if ok {
+            let base = buffers.addr(buffer) as *const u8;
+            let src = |page| base.wrapping_add(pages.rank(page) * PAGE_SIZE);
+            // What could not be read with others is read this once.
+            let keep = !g.salvage;
+            let mut got = PageMask::EMPTY;
+            for run in pages.runs() {
+                got = got.or(self.copy_run(pmd, run, src));
+            }
+            // The copy woke those who wait for these pages.
+            wake |= got != pages;
+            self.charge.uncharge(pages.minus(got).count());
+            self.became_present(pmd, &mut g, got);
+            if !keep {
+                self.forget_slots(pmd, &mut g, got);
+            }
+            self.stats().pswpin.add(n as u64);
+            self.stats().count_swpin(n);
+            self.stats().fill.inc();
+        } else {
+            wake = true;
+            self.charge.uncharge(n);
+            self.stats().swap_read_errors.inc();
+            if n > 1 {
+                g.salvage = true;
+            } else {
+                self.lose(pmd, &mut g, pages);
+            }
+        }
+        buffers.put(buffer);
+        g.moving = g.held;
+        g.buffer = g.frame;
+        g.set_io(if g.held.is_empty() {
+            IoState::Idle
+        } else {
+            IoState::Inactive
+        });
+        g.held = PageMask::EMPTY;
+        drop(g);
+        if wake {
+            self.program().wake(pmd.addr(), PMD_SIZE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_is_cut_to_the_buffer() {
+        let step = |step: usize| {
+            let mut pages = PageMask::EMPTY;
+            (0..PMD_NR)
+                .step_by(step)
+                .for_each(|page| pages.insert(page));
+            pages
+        };
+        assert_eq!(as_fit(step(8), 0), step(8));
+        // Upwards, downwards, and both.
+        assert_eq!(as_fit(step(5), 0), step(5).and(PageMask::of(0..64 * 5)));
+        assert_eq!(as_fit(step(5), 510), step(5).and(PageMask::of(195..511)));
+        let both = as_fit(step(5), 255);
+        assert_eq!(both, step(5).and(PageMask::of(195..512)));
+        for page in (0..PMD_NR).step_by(5) {
+            let fit = as_fit(step(5), page);
+            assert!(fit.has(page) && fit.count() == FILL_MAX, "{page}");
+        }
+    }
+}

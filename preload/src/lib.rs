@@ -1,0 +1,60 @@
+//! The library that `hugeswap run` preloads: it starts the engine in the program's process and
+//! stands between the program and its address space.
+//!
+//! It uses the engine, and through it the rooms below. It may not decide what is in memory, use a descriptor
+//! of the engine's, or touch managed memory while it holds a lock; nobody uses it but by preloading.
+//!
+//! | file | what |
+//! |---|---|
+//! | `init` | the constructor |
+//! | `patch` | the C library's functions become ours |
+//! | `entry` | from such a call to a hook: signals blocked, own stack |
+//! | `calls` | what is looked at before it is made: syscall, prctl, ioctl |
+//! | `hooks` | which hook stands for which call |
+//! | `map`, `remap` | mmap, munmap, shmat; mremap |
+//! | `protect`, `advise` | mprotect; madvise, process_madvise |
+//! | `stretch` | hooks keep out of each other's way |
+//! | `brk`, `fork`, `clone` | the heap; fork and what is like it |
+//! | `alone` | unshare, setns: name spaces for processes of one thread |
+//! | `rights` | setuid and its like: the engine's threads give up rights with the program |
+//! | `clone_args` | the memory that the kernel reads and writes when a child is made |
+//! | `lock`, `resident` | mlock; what of the C library the kernel itself reads |
+//! | `release` | memory for a userfaultfd of the program's own |
+//! | `exec` | whether hugeswap will be in the program that comes next |
+//! | `tasks` | the program's list of its threads, without ours |
+//! | `direct` | opening files for direct I/O |
+//! | `sandbox`, `deputy` | filters of system calls; a thread that is under none |
+//! | `state`, `window` | which addresses are ours, and which are free |
+//! | `failure` | a bug of ours ends the program with a message |
+//! | `maps` | what was mapped before we came |
+//! | `alloc` | the library's own heap |
+
+mod advise;
+mod alloc;
+mod alone;
+mod brk;
+mod calls;
+mod clone;
+mod clone_args;
+mod deputy;
+mod direct;
+mod entry;
+mod exec;
+mod failure;
+mod fork;
+mod hooks;
+mod init;
+mod lock;
+mod map;
+mod maps;
+mod patch;
+mod protect;
+mod release;
+mod remap;
+mod resident;
+mod rights;
+mod sandbox;
+mod state;
+mod stretch;
+mod tasks;
+mod window;

@@ -1,0 +1,238 @@
+//! Divides the limit among the processes of a run.
+//!
+//! The limit is one for all. Everybody keeps what it uses until somebody wants more than it has; then the
+//! largest give way, step by step, until those that want more have as much as each other. Who rests
+//! meanwhile gives up what it holds, little by little: if it is used after all, it has faults, and rests no
+//! more. A limit is raised only out of what nobody holds: lowering another's comes first, and only what that
+//! process has really given up is handed on.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::time::{Duration, Instant};
+
+use hugeswap_control::Proc;
+use hugeswap_mm::PAGE_SIZE;
+use hugeswap_sys::futex::{self, Scope};
+
+use super::life::Id;
+use super::processes::{Member, Processes};
+
+/// A process that wants more gets so much at a time: 4 MiB, or half of what it uses.
+const STEP: i64 = (4 << 20) / PAGE_SIZE as i64;
+/// What one that does not has beyond what it uses, while others want more: 256 KiB.
+const SLACK: i64 = (256 << 10) / PAGE_SIZE as i64;
+/// Without a fault for so long a process rests: it sleeps, or has what it needs.
+const RESTS_AFTER: Duration = Duration::from_millis(300);
+/// This part of what one that rests uses it gives up each time, while others want more.
+const IDLE_PART: i64 = 128;
+
+pub struct Arbiter {
+    limit: i64,
+    /// Of each process: the faults that were counted last, and when that number changed.
+    faults: HashMap<Id, (u64, Instant)>,
+}
+
+impl Arbiter {
+    pub fn new(limit_bytes: u64) -> Arbiter {
+        Arbiter {
+            limit: (limit_bytes / PAGE_SIZE as u64) as i64,
+            faults: HashMap::new(),
+        }
+    }
+
+    pub fn set_limit(&mut self, limit_bytes: u64) {
+        self.limit = (limit_bytes / PAGE_SIZE as u64) as i64;
+    }
+
+    /// One round. True while somebody waits for more.
+    pub fn turn(&mut self, processes: &Processes) -> bool {
+        let procs: Vec<_> = processes.present().collect();
+        self.faults
+            .retain(|id, _| procs.iter().any(|(i, _)| i == id));
+        // A process can write its limit too: no more than all there is is believed.
+        let limit_of = |m: &Member| m.page().limit_pages.load(Acquire).clamp(0, self.limit);
+        let wants: Vec<Want> = procs
+            .iter()
+            .map(|&(id, m)| Want {
+                used: m.charged(),
+                pressed: m.page().pressed.load(Acquire) != 0,
+                rests: rests(&mut self.faults, id, m.page()),
+            })
+            .collect();
+        let targets = shares(self.limit, &wants);
+        // Lower first.
+        for (&(_, m), &t) in procs.iter().zip(&targets) {
+            if m.page().limit_pages.load(Acquire) > t {
+                set_limit(m.page(), t);
+            }
+        }
+        let held: i64 = procs
+            .iter()
+            .map(|&(_, m)| limit_of(m).max(m.charged()))
+            .sum();
+        let mut free = self.limit - held;
+        let mut waiting = false;
+        for (&(_, m), &t) in procs.iter().zip(&targets) {
+            let now = limit_of(m);
+            if now < t {
+                // What it holds above its limit is counted as held already.
+                let base = now.max(m.charged());
+                let more = (t - base).min(free.max(0)).max(0);
+                free -= more;
+                set_limit(m.page(), base.min(t) + more);
+                waiting |= base.min(t) + more < t;
+            }
+        }
+        waiting
+    }
+}
+
+/// Whether the process has had no faults for a while.
+fn rests(faults: &mut HashMap<Id, (u64, Instant)>, id: Id, p: &Proc) -> bool {
+    let now = (p.stats.pgminfault.get()).wrapping_add(p.stats.pgmajfault.get());
+    let (seen, since) = faults.entry(id).or_insert((now, Instant::now()));
+    if *seen != now {
+        (*seen, *since) = (now, Instant::now());
+    }
+    since.elapsed() > RESTS_AFTER
+}
+
+fn set_limit(p: &Proc, pages: i64) {
+    p.limit_pages.store(pages, Release);
+    p.limit_seq.fetch_add(1, Release);
+    futex::wake(&p.limit_seq, 1, Scope::Shared);
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Want {
+    used: i64,
+    /// It has less free than it would like to have.
+    pressed: bool,
+    rests: bool,
+}
+
+/// Everybody's limit. Of a hundred processes each has less free than it would like, and most of them sleep:
+/// what counts then is who has faults.
+fn shares(limit: i64, wants: &[Want]) -> Vec<i64> {
+    let is_hungry = |w: &Want| w.pressed && !w.rests;
+    let pressed = wants.iter().any(is_hungry);
+    let asks = wants.iter().map(|w| match w {
+        _ if !pressed => w.used,
+        w if is_hungry(w) => w.used + STEP.max(w.used / 2),
+        w if w.rests => w.used - w.used / IDLE_PART + SLACK,
+        w => w.used + SLACK,
+    });
+    let mut shares = level(limit, asks.collect());
+    let spare = limit - shares.iter().sum::<i64>();
+    // What is left over is open to those that want it, or to all.
+    let open = |w: &Want| !pressed || is_hungry(w);
+    let nr = wants.iter().filter(|w| open(w)).count().max(1) as i64;
+    for (share, _) in shares.iter_mut().zip(wants).filter(|(_, w)| open(w)) {
+        *share += spare.max(0) / nr;
+    }
+    shares
+}
+
+/// Everybody gets what he asks for; where that is more than there is, none gets more than the others but
+/// where these ask for less.
+fn level(limit: i64, asks: Vec<i64>) -> Vec<i64> {
+    let mut order: Vec<usize> = (0..asks.len()).collect();
+    order.sort_unstable_by_key(|&i| asks[i]);
+    let (mut shares, mut left) = (asks, limit.max(0));
+    for (done, &i) in order.iter().enumerate() {
+        shares[i] = shares[i].clamp(0, left / (order.len() - done) as i64);
+        left -= shares[i];
+    }
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn w(used: i64, pressed: bool) -> Want {
+        let rests = false;
+        Want {
+            used,
+            pressed,
+            rests,
+        }
+    }
+
+    #[test]
+    fn the_limit_is_never_exceeded() {
+        let cases: [&[Want]; 6] = [
+            &[],
+            &[w(5, true)],
+            &[w(0, false), w(100_000, true)],
+            &[w(100_000, true), w(100_000, true)],
+            &[w(100_000, false), w(100_000, true), w(10, false)],
+            &[w(10, false), w(20, false), w(30, false)],
+        ];
+        for c in cases {
+            let s = shares(131_072, c);
+            assert!(s.iter().sum::<i64>() <= 131_072, "{s:?}");
+            assert!(s.iter().all(|&x| x >= 0));
+        }
+    }
+
+    #[test]
+    fn the_hungry_come_to_share_what_the_modest_leave() {
+        let mut all = [w(1000, false), w(90_000, true), w(5000, true)];
+        for _ in 0..20 {
+            let s = shares(100_000, &all);
+            assert_eq!(s[0], 1000 + SLACK);
+            // Nobody gets much at a time.
+            assert!(s[2] <= all[2].used + STEP.max(all[2].used / 2), "{s:?}");
+            (all[1].used, all[2].used) = (s[1], s[2]);
+        }
+        assert!(all[1].used.abs_diff(all[2].used) <= 1, "{all:?}");
+        assert!(all[1].used > 49_000, "{all:?}");
+    }
+
+    /// One that has nearly all, and at the moment enough, keeps it beside others that have little.
+    #[test]
+    fn nobody_gives_up_what_nobody_wants() {
+        let (limit, mut all) = (59_392, [w(300, false), w(57_000, false), w(250, false)]);
+        assert!(shares(limit, &all)[1] >= 57_000);
+        // Nor much, if another wants a little.
+        all[2].pressed = true;
+        let s = shares(limit, &all);
+        assert!(s[1] >= 57_000 - STEP && s[2] >= 250 + STEP, "{s:?}");
+    }
+
+    /// What rests has no more than others that want more, and then gives up the rest little by little.
+    #[test]
+    fn what_rests_gives_way() {
+        let mut all = [w(50_000, false), w(9000, true)];
+        assert!(shares(60_000, &all)[0] >= 50_000 - 4500);
+        all[0].rests = true;
+        let given: Vec<_> = core::iter::repeat_with(|| {
+            let s = shares(60_000, &all);
+            let gave = all[0].used - s[0];
+            (all[0].used, all[1].used) = (s[0], s[1]);
+            gave
+        })
+        .take(500)
+        .collect();
+        assert!(given[10..].iter().all(|&gave| gave < 200), "{given:?}");
+        assert!(all[0].used < 12_000, "{all:?}");
+    }
+
+    /// A hundred children that sleep leave nearly half of 64 MiB to their parent, not a hundredth.
+    #[test]
+    fn those_that_rest_leave_more() {
+        let mut all = vec![w(20, true); 100];
+        all.iter_mut().for_each(|w| w.rests = true);
+        all.push(w(4000, true));
+        let s = shares(16_384, &all);
+        assert!(s[100] > 16_384 * 2 / 5, "{s:?}");
+        assert!(s[..100].iter().all(|&x| x >= 20 + SLACK), "{s:?}");
+        assert!(s.iter().sum::<i64>() <= 16_384, "{s:?}");
+    }
+
+    #[test]
+    fn one_alone_has_it_all() {
+        assert_eq!(shares(777, &[w(0, false)]), [777]);
+    }
+}

@@ -1,0 +1,81 @@
+//! `hugeswap run`.
+//!
+//! Two processes: the *front*, which the shell knows, passes signals on and ends with the
+//! program's status; and the *supervisor*, which owns the control page and the swap devices,
+//! divides the limit among the managed processes and takes back what dead ones leave. The
+//! supervisor outlives the front when the program leaves daemons behind. If the front is killed,
+//! the supervisor kills the program; if the supervisor is killed, the kernel does.
+//!
+//! It uses what the engine shares with it (the control page, the connection, what a core file says)
+//! and `host`. It may not touch a program's memory, nor know of `bench` or `cli`.
+#![deny(unsafe_code)]
+// These end the command with a panic where nothing can be written: `hugeswap_host::out` has what stands for them.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
+#[macro_use]
+extern crate hugeswap_host;
+
+mod arbiter;
+mod core_file;
+mod devices;
+mod front;
+mod inject;
+mod left_behind;
+mod life;
+mod loans;
+mod object;
+mod orphans;
+mod outside;
+mod owners;
+mod processes;
+mod program;
+mod report;
+mod signals;
+mod stats_file;
+mod supervisor;
+mod sys;
+mod unmanaged;
+mod words;
+mod zero_copy;
+
+pub mod run_args;
+
+pub use devices::absolute;
+pub use program::{check_library, preload_library};
+pub use unmanaged::descendants;
+
+use std::process::ExitCode;
+
+use crate::run_args::RunArgs;
+
+/// As the shell: 126 cannot be run, 127 not found; 125 is ours, as with env(1) and timeout(1).
+pub const EXIT_USAGE: u8 = 2;
+pub const EXIT_OURS: u8 = 125;
+pub const EXIT_CANNOT_RUN: u8 = 126;
+pub const EXIT_NOT_FOUND: u8 = 127;
+
+/// A message for the user, and the exit status that goes with it.
+#[derive(Debug)]
+pub struct Failure {
+    pub code: u8,
+    pub message: String,
+}
+
+impl Failure {
+    fn ours(message: impl Into<String>) -> Failure {
+        Failure {
+            code: EXIT_OURS,
+            message: message.into(),
+        }
+    }
+}
+
+pub fn run(args: RunArgs) -> ExitCode {
+    match front::run(&args) {
+        Ok(code) => ExitCode::from(code),
+        Err(f) => {
+            errln!("hugeswap: {}", f.message);
+            ExitCode::from(f.code)
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! What a run takes beside its managed memory: stacks, code caches, small mappings, page tables, the
+//! engines, the supervisor. The kernel tells, and the managed part is so much smaller, for `--memory` is
+//! for all of it.
+//!
+//! Where the run has a memory group with a limit to itself, the group's counters tell what is charged.
+//! Elsewhere it is the sum over the processes, without kernel memory and shared memory.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+use hugeswap_mm::PAGE_SIZE;
+
+use super::processes::Processes;
+use super::unmanaged::Watch;
+use hugeswap_host::cgroup::Own;
+
+/// So much is not made up for: it covers what grows between two looks.
+const ALLOWED: u64 = 6 << 20;
+/// The managed part is never made smaller than that: engines could do no work.
+const FLOOR: u64 = 32 << 20;
+/// Looks come no closer together, and take no more than such a part of the time.
+const BETWEEN: Duration = Duration::from_millis(100);
+const SHARE: u32 = 100;
+/// The same while it grows, and while a run is new.
+const BETWEEN_URGENT: Duration = Duration::from_millis(10);
+const SHARE_URGENT: u32 = 20;
+/// For so long after the start, and after it grew, it may grow fast.
+const NEW: Duration = Duration::from_secs(2);
+/// Less than that is no growth.
+const GROWTH: u64 = 256 << 10;
+/// At most so much is expected to come until the next look.
+const EXPECTED: u64 = 32 << 20;
+/// How often it is looked who is in the group.
+const GROUP: Duration = Duration::from_secs(1);
+/// What is found larger counts at once; smaller, when it has been so for this many looks.
+const KEPT: usize = 8;
+/// After so many looks in which it was too much, it is said.
+const TOLD_AFTER: u32 = 50;
+/// The stack of a thread in the kernel.
+const KERNEL_STACK: u64 = 16 << 10;
+
+/// Memory for the managed part, of `memory` for all, with so much outside.
+fn managed_limit(memory: u64, outside: u64) -> u64 {
+    // A huge page keeps a page table in reserve, base pages need one.
+    let most = memory - memory / hugeswap_control::OVERHEAD_SHARE;
+    let left = most.saturating_sub(outside.saturating_sub(ALLOWED));
+    left.max(FLOOR).min(most)
+}
+
+pub struct Outside {
+    memory: u64,
+    front: u32,
+    next: Instant,
+    urgent_until: Instant,
+    last: u64,
+    recent: [u64; KEPT],
+    at: usize,
+    peak: u64,
+    group: Group,
+    /// Memory in place of a disk, which the group is charged for.
+    ram: Vec<File>,
+    /// For how many looks it has been too much.
+    too_much: u32,
+}
+
+impl Outside {
+    /// `ram`: the devices that are memory.
+    pub fn new(memory: u64, ram: Vec<File>) -> Outside {
+        Outside {
+            memory,
+            front: std::os::unix::process::parent_id(),
+            next: Instant::now(),
+            urgent_until: Instant::now() + NEW,
+            last: 0,
+            recent: [0; KEPT],
+            at: 0,
+            peak: 0,
+            group: Group::find(),
+            ram,
+            too_much: 0,
+        }
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.recent.iter().copied().max().unwrap_or(0)
+    }
+
+    pub fn peak(&self) -> u64 {
+        self.peak
+    }
+
+    /// How long until the next look.
+    pub fn rests(&self) -> Duration {
+        self.next.saturating_duration_since(Instant::now())
+    }
+
+    /// What the managed part may have, if it is time to look.
+    pub fn look(&mut self, processes: &Processes, strangers: &Watch) -> Option<u64> {
+        let now = Instant::now();
+        if now < self.next || !processes.sees_proc() {
+            return None;
+        }
+        let managed = || -> u64 {
+            let pages = processes.present().map(|(_, m)| m.charged() as u64);
+            pages.sum::<u64>() * PAGE_SIZE as u64
+        };
+        let before = managed();
+        let own = [std::process::id(), self.front];
+        let mut all: BTreeSet<u32> = processes.numbers();
+        all.extend(strangers.numbers().chain(own));
+        let used = match self.group.usage(&all, now) {
+            Some(used) => used.saturating_sub(self.ram.iter().map(allocated).sum()),
+            None => all.iter().map(|&pid| of_process(pid)).sum(),
+        };
+        // What came or went meanwhile is nobody's fault.
+        let outside = used.saturating_sub(before.max(managed()));
+        let growth = outside.saturating_sub(self.last);
+        self.last = outside;
+        self.recent[self.at] = outside;
+        self.at = (self.at + 1) % KEPT;
+        self.peak = self.peak.max(outside);
+        if growth > GROWTH {
+            self.urgent_until = now + NEW;
+        }
+        self.next = now
+            + match now < self.urgent_until {
+                true => BETWEEN_URGENT.max(now.elapsed() * SHARE_URGENT),
+                false => BETWEEN.max(now.elapsed() * SHARE),
+            };
+        // What grew since the last look goes on growing until the next.
+        let limit = managed_limit(self.memory, self.bytes() + growth.min(EXPECTED));
+        if limit > FLOOR {
+            self.too_much = 0;
+            return Some(limit);
+        }
+        self.too_much = self.too_much.saturating_add(1);
+        if self.too_much == TOLD_AFTER {
+            errln!(
+                "hugeswap: warning: {} of the run's memory can't be swapped (stacks, code, small mappings): \
+                 more than --memory leaves room for, so the run goes above it",
+                hugeswap_host::size::Size::from_bytes(self.bytes())
+            );
+        }
+        Some(limit)
+    }
+}
+
+fn allocated(file: &File) -> u64 {
+    file.metadata().map_or(0, |m| m.blocks() * 512)
+}
+
+fn of_process(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    in_status(&status)
+}
+
+/// Memory that is the process's alone.
+fn in_status(status: &str) -> u64 {
+    let number = |name: &str| -> u64 {
+        let line = status.lines().find_map(|l| l.strip_prefix(name));
+        let word = line.and_then(|l| l.split_ascii_whitespace().next());
+        word.and_then(|w| w.parse().ok()).unwrap_or(0)
+    };
+    (number("RssAnon:") + number("VmPTE:")) * 1024 + number("Threads:") * KERNEL_STACK
+}
+
+/// The memory group of the run, if it has one to itself.
+struct Group {
+    own: Option<Own>,
+    looked: Option<Instant>,
+    is_ours: bool,
+    /// Who was there the last time and is not of the run.
+    others: BTreeSet<u32>,
+}
+
+impl Group {
+    fn find() -> Group {
+        let own = Own::find().ok().filter(|own| own.limit().is_some());
+        Group {
+            own,
+            looked: None,
+            is_ours: false,
+            others: BTreeSet::new(),
+        }
+    }
+
+    /// What the group is charged for, but for files that can be dropped.
+    fn usage(&mut self, run: &BTreeSet<u32>, now: Instant) -> Option<u64> {
+        let own = self.own.as_ref()?;
+        if self.looked.is_none_or(|then| now - then > GROUP) {
+            let others: BTreeSet<u32> = own.processes().difference(run).copied().collect();
+            // Who has just been started is not known yet.
+            self.is_ours = match self.looked {
+                None => others.is_empty(),
+                Some(_) => others.is_disjoint(&self.others),
+            };
+            self.others = others;
+            self.looked = Some(now);
+        }
+        self.is_ours.then(|| own.charged()).flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugeswap_host::size::{GIB, MIB};
+
+    #[test]
+    fn what_is_outside_is_made_up_for() {
+        let most = 512 * MIB - MIB;
+        assert_eq!(managed_limit(512 * MIB, 0), most);
+        assert_eq!(managed_limit(512 * MIB, ALLOWED), most);
+        assert_eq!(
+            managed_limit(512 * MIB, 100 * MIB),
+            most - 100 * MIB + ALLOWED
+        );
+        assert_eq!(managed_limit(64 * MIB, GIB), FLOOR);
+    }
+
+    #[test]
+    fn a_process_is_measured() {
+        let status = "Name:\tx\nVmPTE:\t      8 kB\nRssAnon:\t    100 kB\nThreads:\t2\n";
+        assert_eq!(in_status(status), (108 + 32) * 1024);
+        assert!(of_process(std::process::id()) > 0);
+        assert_eq!(of_process(0), 0);
+    }
+}

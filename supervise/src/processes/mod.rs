@@ -1,0 +1,301 @@
+//! The processes of a run: their connections, their pages, their ends.
+//!
+//! What follows from what happens is decided in `life`; here is what happens.
+
+mod burial;
+mod connections;
+mod door;
+mod engine_threads;
+mod guests;
+mod member;
+mod swap;
+
+pub use door::Door;
+pub use engine_threads::{is_engine_thread, Pages};
+pub use member::{Exec, Member};
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use hugeswap_control::stats::Stats;
+use hugeswap_control::{Orders, Writer};
+use hugeswap_sys::futex::{self, Scope};
+use hugeswap_sys::Errno;
+
+use super::life::{Id, Life, Stage};
+use super::loans::{self, Sweeps};
+use super::orphans;
+use super::owners::Swap;
+use super::sys::{self, Poller};
+use guests::{Guest, AGAIN};
+
+/// What is ready: the upper half of a token. The lower half is a number.
+const LISTENING: u32 = 0;
+const BELL: u32 = 1;
+const GUEST: u32 = 2;
+const SOCKET: u32 = 3;
+const PROCESS: u32 = 4;
+const ORPHAN: u32 = 5;
+const DOOR: u32 = 6;
+
+fn token(kind: u32, number: u32) -> u64 {
+    u64::from(kind) << 32 | u64::from(number)
+}
+
+/// How often is looked whether an image that nobody speaks for is gone; after a second less often.
+const LOOSE: Duration = Duration::from_millis(10);
+
+pub struct Processes {
+    control: Writer,
+    swap: Arc<Swap>,
+    poller: Poller,
+    door: Door,
+    bell: Arc<OwnedFd>,
+    /// The control page and the devices.
+    handed: Vec<OwnedFd>,
+    /// `/dev/userfaultfd`, where it can be had.
+    userfaultfd: Option<OwnedFd>,
+    /// `/proc` knows processes by the numbers that we know them by.
+    proc_is_ours: bool,
+    guests: BTreeMap<u32, Guest>,
+    next_guest: u32,
+    /// Sockets from which connections of children come that can't find us.
+    doors: BTreeMap<u32, (Id, OwnedFd)>,
+    /// Nobody is let in before then.
+    closed_until: Option<Instant>,
+    life: Life,
+    members: BTreeMap<Id, Member>,
+    pages: Pages,
+    sweeps: Sweeps,
+    /// Counters of images that are gone.
+    past: Box<Stats>,
+    /// The run ends: whoever comes is killed.
+    ends: bool,
+    /// Some program of the run has registered.
+    has_come: bool,
+    execs: Vec<Exec>,
+}
+
+#[allow(unsafe_code)]
+fn own(fd: RawFd) -> OwnedFd {
+    // SAFETY: just made for us, and nobody else's.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+fn errno(e: &io::Error) -> Errno {
+    Errno(e.raw_os_error().unwrap_or(libc::EIO))
+}
+
+impl Processes {
+    /// `handed` is what each process gets beside its own page: the control page and the devices.
+    pub fn new(
+        (control, orders): (Writer, &'static Orders),
+        swap: Arc<Swap>,
+        door: Door,
+        handed: Vec<OwnedFd>,
+        pages: Pages,
+    ) -> io::Result<Processes> {
+        let userfaultfd = File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/userfaultfd");
+        let me = std::fs::read_link("/proc/self").ok();
+        let proc_is_ours = me.is_some_and(|me| me.as_os_str() == &*std::process::id().to_string());
+        let poller = Poller::new()?;
+        for (l, n) in door.listening.iter().zip(0..) {
+            sys::set_nonblocking(l)?;
+            poller.add(l, token(LISTENING, n))?;
+        }
+        let bell = Arc::new(sys::event()?);
+        poller.add(&bell, token(BELL, 0))?;
+        ring_on_call(orders, Arc::clone(&bell));
+        Ok(Processes {
+            control,
+            swap,
+            poller,
+            door,
+            bell,
+            handed,
+            userfaultfd: userfaultfd.ok().map(OwnedFd::from),
+            proc_is_ours,
+            guests: BTreeMap::new(),
+            next_guest: 0,
+            doors: BTreeMap::new(),
+            closed_until: None,
+            life: Life::default(),
+            members: BTreeMap::new(),
+            pages,
+            sweeps: Sweeps::new(),
+            past: Box::default(),
+            ends: false,
+            has_come: false,
+            execs: Vec::new(),
+        })
+    }
+
+    /// Those whose memory is there, or may be.
+    pub fn present(&self) -> impl Iterator<Item = (Id, &Member)> {
+        let present = |id: Id, m: &Member| !m.is_gone && self.life.stage(id) != Some(Stage::Ended);
+        self.members
+            .iter()
+            .map(|(&id, m)| (id, m))
+            .filter(move |(id, m)| present(*id, m))
+    }
+
+    /// Whether an image of that process has not been found gone yet.
+    pub fn is_ending(&self, pid: u32) -> bool {
+        self.members.iter().any(|(&id, m)| {
+            m.pid == pid
+                && !m.is_replaced
+                && !matches!(self.life.stage(id), None | Some(Stage::Ended))
+        })
+    }
+
+    /// The processes of images that speak.
+    pub fn numbers(&self) -> BTreeSet<u32> {
+        let live =
+            |(&id, m): (&Id, &Member)| (self.life.stage(id) == Some(Stage::Live)).then_some(m.pid);
+        self.members.iter().filter_map(live).collect()
+    }
+
+    /// Whether `/proc` tells of processes by the numbers that we know them by.
+    pub fn sees_proc(&self) -> bool {
+        self.proc_is_ours
+    }
+
+    /// Whether any program of the run has registered, ever.
+    pub fn have_come(&self) -> bool {
+        self.has_come
+    }
+
+    /// All images together, those that are gone included.
+    pub fn total(&self) -> Box<Stats> {
+        let sum = Box::<Stats>::default();
+        sum.merge(&self.past, true);
+        for m in self.members.values() {
+            sum.merge(&m.page().stats, true);
+        }
+        sum
+    }
+
+    /// Whether every process has left device `d`, as of the swapoff `epoch`.
+    pub fn all_left(&self, d: usize, epoch: u32) -> bool {
+        self.members.iter().all(|(&id, m)| {
+            self.life.stage(id) == Some(Stage::Ended) || m.page().left[d].load(Acquire) == epoch
+        })
+    }
+
+    /// Wakes the reclaim threads of all processes.
+    pub fn call_all(&self) {
+        self.members.values().for_each(loans::wake);
+    }
+
+    /// The run ends: kills every process that is known, and those that come.
+    pub fn kill_all(&mut self) {
+        self.ends = true;
+        for m in self.members.values() {
+            if let Some(p) = &m.process {
+                p.kill();
+            }
+        }
+    }
+
+    /// Waits until something happens, so long at most, and takes note of it.
+    pub fn wait(&mut self, most: Duration) {
+        let now = Instant::now();
+        let mut most = most;
+        for (&id, m) in &mut self.members {
+            if !matches!(self.life.stage(id), Some(Stage::Loose | Stage::Dead)) {
+                m.loose_since = None;
+                continue;
+            }
+            let since = *m.loose_since.get_or_insert(now);
+            most = most.min(match now - since < Duration::from_secs(1) {
+                true => LOOSE,
+                false => 20 * LOOSE,
+            });
+        }
+        let most = match self.closed_until {
+            Some(_) => most.min(AGAIN),
+            None => most,
+        };
+        for t in self.poller.wait(most.as_millis() as i32) {
+            let number = t as u32;
+            match (t >> 32) as u32 {
+                LISTENING => self.let_in(number),
+                BELL => sys::set_event(&self.bell, false),
+                GUEST => self.hear_guest(number),
+                DOOR => self.hear_door(number),
+                SOCKET => {
+                    self.hear(number);
+                }
+                PROCESS => self.died(number),
+                ORPHAN => {
+                    let answered = self.members.get(&number).is_some_and(|m| {
+                        let faults = m.faults.as_ref();
+                        faults.is_some_and(|f| orphans::answer(f, &m.object))
+                    });
+                    if !answered {
+                        self.let_go_of_faults(number);
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.try_again();
+    }
+
+    /// Tells each process what it has to know of the others.
+    pub fn tell(&self) {
+        let all: i64 = self.present().map(|(_, m)| m.charged()).sum();
+        for (id, m) in self.present() {
+            let page = m.page();
+            page.others_pages.store((all - m.charged()).max(0), Release);
+            page.lends.store(self.life.lends(id).into(), Release);
+        }
+        let sum = |f: fn(&Stats) -> u64| {
+            let each = self.present().map(|(_, m)| f(&m.page().stats));
+            each.fold(0, u64::saturating_add)
+        };
+        self.control.set_totals(
+            all as u64,
+            sum(|s| s.swapped_bytes.get()),
+            sum(|s| s.swapoff_pages.get()),
+        );
+    }
+
+    /// Prints what processes have to say.
+    pub fn print_logs(&mut self) {
+        for m in self.members.values_mut() {
+            m.hear_page(&mut self.execs);
+        }
+    }
+
+    /// What processes have said since the last time of programs without hugeswap that they become.
+    pub fn take_execs(&mut self) -> Vec<Exec> {
+        std::mem::take(&mut self.execs)
+    }
+
+    /// For threads of the supervisor that have something to say.
+    pub fn bell(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.bell)
+    }
+}
+
+fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Who orders something calls by a word beside the order.
+fn ring_on_call(orders: &'static Orders, bell: Arc<OwnedFd>) {
+    std::thread::spawn(move || loop {
+        let seen = orders.need.load(Acquire);
+        sys::set_event(&bell, true);
+        futex::wait(&orders.need, seen, None, Scope::Shared);
+    });
+}

@@ -1,0 +1,20 @@
+//! What a processor's instructions, registers and calling conventions decide: one file each, and nothing
+//! of it outside this folder.
+//!
+//! | what | why |
+//! |---|---|
+//! | `raw` | a system call without the C library |
+//! | `clone_thread` | a thread that starts on a stack of ours and never returns to the C library |
+//! | `lay_stack` | what such a thread finds on its stack |
+//! | `lay_thread_block` | what stands at the thread pointer |
+//! | `thread_pointer` | the calling thread's |
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+#[cfg(target_arch = "x86_64")]
+pub use x86_64::{clone_thread, lay_stack, lay_thread_block, raw, thread_pointer};
+
+#[cfg(not(target_arch = "x86_64"))]
+compile_error!(
+    "this processor has no file beside `arch/x86_64.rs` yet: the table above says what it needs"
+);

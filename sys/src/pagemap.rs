@@ -1,0 +1,130 @@
+//! Asking the kernel how memory is mapped.
+
+use super::syscall::{syscall, Errno};
+use super::{fd, mem};
+use hugeswap_mm::{PAGE_SIZE, PMD_NR};
+
+const PAGEMAP_SCAN: usize = (3 << 30 | 96 << 16 | (b'f' as u32) << 8 | 16) as usize;
+const PAGE_IS_HUGE: u64 = 1 << 6;
+
+/// Of an entry: the page is in memory, or in the kernel's own swap.
+const PRESENT_OR_SWAPPED: u64 = 3 << 62;
+
+/// `struct pm_scan_arg`.
+#[repr(C)]
+#[derive(Default)]
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+#[repr(C)]
+#[derive(Default, Clone, Copy)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// `/proc/self/pagemap` of this process. Copies share the descriptor; -1 where it cannot be had.
+#[derive(Clone, Copy)]
+pub struct Pagemap {
+    fd: i32,
+}
+
+impl Pagemap {
+    /// What is open under this number.
+    pub fn from_fd(fd: i32) -> Pagemap {
+        Pagemap { fd }
+    }
+
+    pub fn fd(&self) -> i32 {
+        self.fd
+    }
+
+    pub fn close(self) {
+        fd::close(self.fd);
+    }
+
+    pub fn open() -> Result<Pagemap, Errno> {
+        fd::open(c"/proc/thread-self/pagemap").map(|fd| Pagemap { fd })
+    }
+
+    /// Which of the first `n` pages, 512 at most, have contents.
+    fn filled(&self, addr: usize, n: usize) -> Result<[bool; PMD_NR], Errno> {
+        let mut entries = [0u64; PMD_NR];
+        // SAFETY: the array is large enough for so many entries.
+        let got = unsafe {
+            syscall(
+                libc::SYS_pread64,
+                [
+                    self.fd as usize,
+                    entries.as_mut_ptr() as usize,
+                    n.min(PMD_NR) * size_of::<u64>(),
+                    addr / PAGE_SIZE * size_of::<u64>(),
+                ],
+            )
+        }?;
+        if got < n.min(PMD_NR) * size_of::<u64>() {
+            return Err(Errno(libc::EIO));
+        }
+        Ok(entries.map(|e| e & PRESENT_OR_SWAPPED != 0))
+    }
+
+    /// Whether all of the range is mapped by huge pages (Linux 6.7 and later).
+    pub fn is_huge(&self, addr: usize, len: usize) -> Result<bool, Errno> {
+        let mut region = Region::default();
+        let mut arg = ScanArg {
+            size: size_of::<ScanArg>() as u64,
+            start: addr as u64,
+            end: (addr + len) as u64,
+            vec: &mut region as *mut Region as u64,
+            vec_len: 1,
+            category_mask: PAGE_IS_HUGE,
+            return_mask: PAGE_IS_HUGE,
+            ..ScanArg::default()
+        };
+        // SAFETY: the structures outlive the call and match the request.
+        let n = unsafe {
+            syscall(
+                libc::SYS_ioctl,
+                [
+                    self.fd as usize,
+                    PAGEMAP_SCAN,
+                    &mut arg as *mut ScanArg as usize,
+                ],
+            )
+        }?;
+        Ok(n == 1 && region.start as usize == addr && region.end as usize == addr + len)
+    }
+}
+
+/// How many bytes at the front are pages that `dst` has and `src` has not; looks at 2 MiB.
+pub fn moved(map: Pagemap, dst: usize, src: usize, len: usize) -> usize {
+    let n = (len / PAGE_SIZE).min(PMD_NR);
+    // Without /proc what the kernel itself has swapped out is not seen.
+    let filled = |at| map.filled(at, n).or_else(|_| resident(at, n));
+    let (Ok(here), Ok(there)) = (filled(dst), filled(src)) else {
+        return 0;
+    };
+    let pages = (0..n).take_while(|&i| here[i] && !there[i]).count();
+    pages * PAGE_SIZE
+}
+
+fn resident(addr: usize, n: usize) -> Result<[bool; PMD_NR], Errno> {
+    let mut out = [false; PMD_NR];
+    for (page, is) in out.iter_mut().zip(mem::resident(addr, n)?) {
+        *page = is;
+    }
+    Ok(out)
+}

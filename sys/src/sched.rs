@@ -1,0 +1,225 @@
+//! Where threads run, and how urgently.
+
+use super::syscall::{syscall, Errno};
+
+/// A set of CPUs, as many as the kernel can have.
+#[derive(Clone)]
+pub struct Cpus([u64; 128]);
+
+impl Cpus {
+    pub const ALL: Cpus = Cpus([u64::MAX; 128]);
+
+    pub fn one(cpu: u32) -> Cpus {
+        let mut mask = [0; 128];
+        if let Some(word) = mask.get_mut(cpu as usize / 64) {
+            *word = 1 << (cpu % 64);
+        }
+        Cpus(mask)
+    }
+
+    /// The CPUs that the calling thread may run on.
+    pub fn allowed() -> Result<Cpus, Errno> {
+        let mut mask = [0u64; 128];
+        // SAFETY: the mask outlives the call.
+        unsafe {
+            syscall(
+                libc::SYS_sched_getaffinity,
+                [0, size_of_val(&mask), mask.as_mut_ptr() as usize],
+            )
+        }
+        .map(|_| Cpus(mask))
+    }
+
+    pub fn count(&self) -> u32 {
+        self.0.iter().map(|w| w.count_ones()).sum()
+    }
+
+    /// Lets a thread of this process run on these only.
+    pub fn confine(&self, tid: u32) -> Result<(), Errno> {
+        // SAFETY: the mask outlives the call.
+        unsafe {
+            syscall(
+                libc::SYS_sched_setaffinity,
+                [tid as usize, size_of_val(&self.0), self.0.as_ptr() as usize],
+            )
+        }
+        .map(|_| ())
+    }
+}
+
+/// How urgently a thread runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Policy {
+    /// SCHED_OTHER.
+    Other,
+    /// SCHED_IDLE: gives way to everybody at once. A CPU on which only such threads run counts as
+    /// idle when the scheduler looks for one.
+    Idle,
+}
+
+pub fn set_policy(tid: u32, policy: Policy) -> Result<(), Errno> {
+    let policy = match policy {
+        Policy::Other => libc::SCHED_OTHER,
+        Policy::Idle => libc::SCHED_IDLE,
+    };
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameter outlives the call.
+    unsafe {
+        syscall(
+            libc::SYS_sched_setscheduler,
+            [tid as usize, policy as usize, &param as *const _ as usize],
+        )
+    }
+    .map(|_| ())
+}
+
+/// Gives the calling thread's transfers the priority of an ordinary thread's, whatever its policy
+/// becomes: the kernel puts those of SCHED_IDLE behind everybody's.
+pub fn ordinary_io() -> Result<(), Errno> {
+    const IOPRIO_WHO_PROCESS: usize = 1;
+    const BEST_EFFORT: usize = 2 << 13;
+    const NORMAL: usize = 4;
+    // SAFETY: no pointers.
+    unsafe {
+        syscall(
+            libc::SYS_ioprio_set,
+            [IOPRIO_WHO_PROCESS, 0, BEST_EFFORT | NORMAL],
+        )
+    }
+    .map(|_| ())
+}
+
+/// Whether a thread runs as ordinary ones do.
+pub fn is_ordinary(tid: u32) -> bool {
+    // SAFETY: no pointers.
+    let policy = unsafe { syscall(libc::SYS_sched_getscheduler, [tid as usize]) };
+    policy == Ok(libc::SCHED_OTHER as usize)
+}
+
+/// Whether this thread may give SCHED_IDLE up again: with CAP_SYS_NICE, or where the limit of
+/// nice values allows the one it has.
+pub fn may_leave_idle() -> bool {
+    const CAP_SYS_NICE: u32 = 23;
+    const VERSION_3: u32 = 0x2008_0522;
+    let header = [VERSION_3, 0];
+    let mut data = [0u32; 6];
+    // SAFETY: header and data have the sizes of this version and outlive the call.
+    let r = unsafe {
+        syscall(
+            libc::SYS_capget,
+            [header.as_ptr() as usize, data.as_mut_ptr() as usize],
+        )
+    };
+    if r.is_ok() && data[0] & 1 << CAP_SYS_NICE != 0 {
+        return true;
+    }
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the structure outlives the call.
+    let got = unsafe {
+        syscall(
+            libc::SYS_prlimit64,
+            [
+                0,
+                libc::RLIMIT_NICE as usize,
+                0,
+                &mut limit as *mut _ as usize,
+            ],
+        )
+    };
+    // The kernel counts nice values from 40 down to 1; 20 stands for nice 0.
+    got.is_ok() && limit.rlim_cur >= 20
+}
+
+/// The CPU that a thread of this process last ran on. Opens a file of /proc: for now and then.
+pub fn cpu_of(tid: u32) -> Option<u32> {
+    let mut path = [0u8; 48];
+    let mut at = 0;
+    let mut put = |bytes: &[u8]| {
+        path[at..at + bytes.len()].copy_from_slice(bytes);
+        at += bytes.len();
+    };
+    put(b"/proc/self/task/");
+    let mut digits = [0u8; 10];
+    let mut first = digits.len();
+    let mut rest = tid;
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    put(&digits[first..]);
+    put(b"/stat\0");
+    let mut text = [0u8; 1024];
+    // SAFETY: the path ends with a zero byte, the buffer outlives the call, and the descriptor is
+    // ours and closed again.
+    let n = unsafe {
+        let fd = syscall(
+            libc::SYS_openat,
+            [
+                libc::AT_FDCWD as usize,
+                path.as_ptr() as usize,
+                (libc::O_RDONLY | libc::O_CLOEXEC) as usize,
+            ],
+        )
+        .ok()?;
+        let n = syscall(libc::SYS_read, [fd, text.as_mut_ptr() as usize, text.len()]);
+        let _ = syscall(libc::SYS_close, [fd]);
+        n.ok()?
+    };
+    processor(text.get(..n)?)
+}
+
+/// Field 39 of a stat line; the name, field 2, may hold anything and ends at the last bracket.
+fn processor(stat: &[u8]) -> Option<u32> {
+    let name_end = stat.iter().rposition(|&b| b == b')')?;
+    let field = stat.get(name_end + 2..)?.split(|&b| b == b' ').nth(36)?;
+    field.iter().try_fold(0u32, |n, &b| {
+        let digit = b.checked_sub(b'0').filter(|&d| d < 10)?;
+        n.checked_mul(10)?.checked_add(u32::from(digit))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_found_where_it_was_put() {
+        let saved = Cpus::allowed().unwrap();
+        assert!(saved.count() >= 1);
+        let tid = crate::thread::gettid();
+        let cpu = (0..8192)
+            .find(|&c| Cpus::one(c).confine(tid).is_ok())
+            .unwrap();
+        assert_eq!(Cpus::allowed().unwrap().count(), 1);
+        assert_eq!(cpu_of(tid), Some(cpu));
+        saved.confine(tid).unwrap();
+        assert_eq!(cpu_of(u32::MAX), None);
+    }
+
+    #[test]
+    fn names_with_brackets_do_not_confuse_the_stat_line() {
+        let rest: String = (3..=52).map(|i| format!(" {i}")).collect();
+        let line = format!("17 (a) b (c)){rest}\n");
+        assert_eq!(processor(line.as_bytes()), Some(39));
+        assert_eq!(processor(b"17 (x) S 1 2"), None);
+    }
+
+    #[test]
+    fn policies_are_set_and_seen() {
+        let tid = crate::thread::gettid();
+        assert!(is_ordinary(tid));
+        if may_leave_idle() {
+            set_policy(tid, Policy::Idle).unwrap();
+            assert!(!is_ordinary(tid));
+            set_policy(tid, Policy::Other).unwrap();
+            assert!(is_ordinary(tid));
+        }
+    }
+}

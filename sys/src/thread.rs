@@ -1,0 +1,202 @@
+//! Threads that do not exist for the C library.
+//!
+//! A thread made by `pthread_create` keeps its TLS vector on the program's heap, which is
+//! managed: if that page is out when the fault handler touches it, the handler waits for itself.
+//! Engine threads are therefore made by `clone(2)`, on a stack and a TLS block that the engine
+//! maps, with all signals blocked, a descriptor table, a root and a working directory of their own.
+
+use super::arch;
+use super::mem::{madvise, map_threads_own};
+use super::syscall::{syscall, Errno};
+
+const STACK: usize = 256 << 10;
+/// Below the thread pointer: room for every static TLS variable a stray call into the C library
+/// might touch (errno is one). Above: the thread control block.
+const TLS_BELOW: usize = 64 << 10;
+const TLS_ABOVE: usize = 16 << 10;
+
+/// Which descriptor table the new thread works on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Files {
+    /// A copy of the caller's, its own from then on.
+    Own,
+    /// The caller's.
+    Shared,
+}
+
+/// Starts an engine thread; `entry` must never unwind.
+///
+/// # Safety
+/// `entry(arg)` must be sound on a thread unknown to the C library: no calls that need a
+/// `struct pthread` or dynamic TLS.
+pub unsafe fn spawn(
+    entry: extern "C" fn(*mut u8),
+    arg: *mut u8,
+    files: Files,
+) -> Result<u32, Errno> {
+    let block = map_threads_own(STACK + TLS_BELOW + TLS_ABOVE)?;
+    // What seals and opens leaves copies of keys on its stack: not for core files.
+    // SAFETY: contents do not change.
+    unsafe { madvise(block as usize, STACK, libc::MADV_DONTDUMP) }?;
+    // SAFETY: the block was just mapped with this size; addresses stay inside it.
+    unsafe {
+        let tp = block.add(STACK + TLS_BELOW);
+        arch::lay_thread_block(tp);
+        let top = arch::lay_stack(block.add(STACK), entry, arg);
+
+        // Root and working directory are its own: a thread that shares them may not change its mount
+        // name space.
+        let mut flags = libc::CLONE_VM
+            | libc::CLONE_SIGHAND
+            | libc::CLONE_THREAD
+            | libc::CLONE_SYSVSEM
+            | libc::CLONE_SETTLS;
+        if files == Files::Shared {
+            flags |= libc::CLONE_FILES;
+        }
+        let saved = block_signals();
+        let r = arch::clone_thread(flags as usize, top, tp);
+        restore_signals(saved);
+        super::syscall::check(r).map(|t| t as u32)
+    }
+}
+
+/// A filter of system calls that the program installs for all threads (SECCOMP_FILTER_FLAG_TSYNC)
+/// would take from this one what it needs. A thread with a filter of its own refuses: the program is
+/// told that its filter could not be installed.
+pub fn refuse_filters() {
+    let allow = libc::sock_filter {
+        code: 0x06, // BPF_RET | BPF_K
+        jt: 0,
+        jf: 0,
+        k: libc::SECCOMP_RET_ALLOW,
+    };
+    let program = libc::sock_fprog {
+        len: 1,
+        filter: &raw const allow as *mut libc::sock_filter,
+    };
+    // SAFETY: the structures outlive the calls. The first is for this thread only, which never execs;
+    // without it the second takes a right. Where either is refused it is as before.
+    unsafe {
+        let _ = syscall(
+            libc::SYS_prctl,
+            [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0],
+        );
+        let _ = syscall(
+            libc::SYS_seccomp,
+            [
+                libc::SECCOMP_SET_MODE_FILTER as usize,
+                0,
+                &raw const program as usize,
+            ],
+        );
+    }
+}
+
+/// Blocks every signal for this thread; returns the mask that was in force.
+pub fn block_signals() -> u64 {
+    let all = u64::MAX;
+    let mut old = 0u64;
+    // SAFETY: both masks are 8 bytes, as the kernel's sigset is.
+    let _ = unsafe {
+        syscall(
+            libc::SYS_rt_sigprocmask,
+            [
+                libc::SIG_SETMASK as usize,
+                &all as *const u64 as usize,
+                &mut old as *mut u64 as usize,
+                8,
+            ],
+        )
+    };
+    old
+}
+
+pub fn restore_signals(mask: u64) {
+    // SAFETY: the mask is 8 bytes.
+    let _ = unsafe {
+        syscall(
+            libc::SYS_rt_sigprocmask,
+            [
+                libc::SIG_SETMASK as usize,
+                &mask as *const u64 as usize,
+                0,
+                8,
+            ],
+        )
+    };
+}
+
+/// This thread's number.
+pub fn gettid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall(libc::SYS_gettid, []) }.unwrap_or(0) as u32
+}
+
+pub fn getpid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall(libc::SYS_getpid, []) }.unwrap_or(0) as u32
+}
+
+/// Sleeps for a tenth of a millisecond.
+pub fn pause() {
+    let t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 100_000,
+    };
+    // SAFETY: the time outlives the call.
+    let _ = unsafe { syscall(libc::SYS_nanosleep, [&t as *const _ as usize, 0]) };
+}
+
+/// Fills `bytes` with what nobody can guess.
+pub fn random_bytes(bytes: &mut [u8]) -> Result<(), Errno> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        // SAFETY: the buffer outlives the call.
+        let got = unsafe {
+            let (at, len) = (rest.as_mut_ptr() as usize, rest.len());
+            syscall(libc::SYS_getrandom, [at, len, 0])
+        };
+        match got {
+            Ok(n) => rest = rest.get_mut(n..).unwrap_or_default(),
+            Err(Errno::EINTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// A number that nobody can guess.
+pub fn random() -> u64 {
+    let mut v = 0u64;
+    // SAFETY: the variable outlives the call.
+    let _ = unsafe { syscall(libc::SYS_getrandom, [&mut v as *mut u64 as usize, 8, 0]) };
+    v ^ now_ns()
+}
+
+/// Ends the whole process.
+pub fn exit_group(code: i32) -> ! {
+    loop {
+        // SAFETY: does not return.
+        let _ = unsafe { syscall(libc::SYS_exit_group, [code as usize]) };
+    }
+}
+
+/// Ends the whole process as if somebody had killed it.
+pub fn end_killed() -> ! {
+    // SAFETY: no memory is passed. The first process of a name space can't be killed by itself.
+    let _ = unsafe { syscall(libc::SYS_kill, [getpid() as usize, libc::SIGKILL as usize]) };
+    exit_group(128 + libc::SIGKILL)
+}
+
+/// Nanoseconds of the monotonic clock.
+pub fn now_ns() -> u64 {
+    let mut ts = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // The C library answers from the vDSO without a system call and touches no TLS.
+    // SAFETY: the structure outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut ts) };
+    ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
+}
