@@ -58,6 +58,8 @@ pub enum Side<'a> {
         room: u64,
         /// Used before `swap`: memory of this size, which the group has more.
         first: Option<Size>,
+        /// As `run --compress` has it.
+        compress: Option<&'a str>,
     },
     /// Each with its size; the last is used first.
     Kernel(Vec<(&'a Backing, u64)>),
@@ -87,6 +89,7 @@ impl Arena {
                         swap,
                         room,
                         first: None,
+                        compress: None,
                     },
                 }
             }
@@ -117,13 +120,14 @@ impl Arena {
                 swap,
                 room,
                 first,
+                compress,
             } => {
                 // A run that is still ending when everything has been taken down can't write it any more.
                 let dir = stats_dir();
                 fs::create_dir(&dir).map_err(io_error("make a directory for statistics"))?;
                 guard.push(Undo::RemoveDir(dir.clone()));
                 let file = dir.join("stats.json");
-                prefix = hugeswap_run(*memory, *room, swap, *first, &file)?;
+                prefix = hugeswap_run(*memory, *room, swap, *first, *compress, &file)?;
                 stats = Some(file);
             }
             Side::Kernel(backings) => {
@@ -279,6 +283,7 @@ fn hugeswap_run(
     room: u64,
     swap: &SwapSpec,
     first: Option<Size>,
+    compress: Option<&str>,
     stats: &Path,
 ) -> Result<Vec<OsString>, Error> {
     let program = std::env::current_exe().map_err(io_error("find this program"))?;
@@ -296,6 +301,9 @@ fn hugeswap_run(
     }
     words.extend(["--swap".into(), swap]);
     words.extend(["--swap-size".into(), room.to_string().into()]);
+    if let Some(share) = compress {
+        words.extend(["--compress".into(), share.into()]);
+    }
     words.extend(["--strict".into(), "--stats-json".into(), stats.into()]);
     words.push("--".into());
     Ok(words)

@@ -14,10 +14,11 @@ use serde::Serialize;
 use super::arena::{Arena, Grant, Side};
 use super::error::{io_error, Error};
 use super::report::median;
-use super::swap_test::{with_clean_end, write_json, Machine};
+use super::swap_test::{with_clean_end, Machine};
 use super::watch::{Seen, Watch};
 use hugeswap_host::columns::align;
 use hugeswap_host::kernel_swap::Backing;
+use hugeswap_host::out;
 use hugeswap_host::progress::Progress;
 use hugeswap_host::size::{Size, GIB, MIB};
 use hugeswap_host::sizing::LEAST_MEMORY;
@@ -60,9 +61,9 @@ pub struct BuildArgs {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
 
-    /// Write every figure of every run to this file
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    /// Print every figure of every run as JSON; the table goes to standard error then
+    #[arg(long)]
+    pub json: bool,
 }
 
 const AFTER: &str = "The files are generated, and what the compiler makes of them must be the same on every side. \
@@ -102,12 +103,13 @@ struct Document {
 }
 
 pub fn run(args: &BuildArgs) -> ExitCode {
+    out::json_only(args.json);
     with_clean_end(|stop| {
         let document = compare(args, stop)?;
         out!("{}\n\n{}", heading(args), table(&document));
-        match &args.json {
-            Some(path) => write_json(path, &document),
-            None => Ok(()),
+        match args.json {
+            true => out::json(&document).map_err(Error::Report),
+            false => Ok(()),
         }
     })
 }
@@ -207,6 +209,7 @@ fn sides<'a>(
             swap,
             room: room + args.first.bytes(),
             first: Some(args.first),
+            compress: None,
         },
     };
     let mut sides = vec![

@@ -47,7 +47,7 @@ fn a_build_that_swaps() {
         "--runs",
         "1",
     ];
-    let document = document("build", &line);
+    let document = document(&line);
     assert_eq!(document["test"], "build");
     let sides = document["contestants"].as_array().unwrap();
     let names: Vec<_> = sides.iter().map(|side| &side["name"]).collect();

@@ -110,6 +110,17 @@ pub enum Compress {
     Percent(u32),
 }
 
+/// What compressed memory is compressed with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u32)]
+pub enum CompressCodec {
+    /// By what comes of either.
+    #[default]
+    Auto = 0,
+    Lz4 = 1,
+    Zstd = 2,
+}
+
 impl Compress {
     const AUTO: u32 = u32::MAX;
 
@@ -153,6 +164,8 @@ pub struct Settings {
     pub encrypt: u32,
     /// A `Compress`.
     pub compress: u32,
+    /// A `CompressCodec`.
+    pub codec: u32,
     /// The most that may go to swap, over all devices that share this.
     pub swap_bytes: u64,
     /// For tests.
@@ -164,6 +177,14 @@ impl Settings {
         match self.encrypt {
             0 => Mode::Check,
             _ => Mode::Encrypt,
+        }
+    }
+
+    pub fn codec(&self) -> CompressCodec {
+        match self.codec {
+            1 => CompressCodec::Lz4,
+            2 => CompressCodec::Zstd,
+            _ => CompressCodec::Auto,
         }
     }
 

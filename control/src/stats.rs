@@ -115,6 +115,12 @@ counters! {
     zswpout: Sum,
     /// Base pages that went on from compressed memory to a device.
     zswpwb: Sum,
+    /// Of these, the ones that Zstandard has compressed.
+    zswpout_zstd: Sum,
+    /// Nanoseconds for compressing pages.
+    zswpout_ns: Sum,
+    /// Nanoseconds for getting pages back.
+    zswpin_ns: Sum,
     /// Base pages that did not become small enough for compressed memory.
     zswap_reject_compress_poor: Sum,
     /// Bytes that compressed memory takes now; part of `resident_bytes`.
@@ -123,6 +129,10 @@ counters! {
     peak_zswap_pool_bytes: Max,
     /// Bytes of the program that are in compressed memory now.
     zswap_stored_bytes: Now,
+    /// Bytes of the places in compressed memory that are taken; the rest of it is free places and empty blocks.
+    zswap_object_bytes: Now,
+    /// Blocks of compressed memory that were emptied, by moving what was there to others.
+    zswap_compacted: Sum,
     /// Folios read ahead of their fault.
     swap_ra: Sum,
     /// Folios read ahead that were wanted then.

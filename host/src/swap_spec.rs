@@ -20,6 +20,9 @@ pub enum SwapSpec {
     Path(PathBuf),
 }
 
+/// The word for no place at all: what leaves the program stays in compressed memory.
+pub const NOWHERE: &str = "none";
+
 /// What was found there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
@@ -78,6 +81,13 @@ pub fn parser() -> impl TypedValueParser<Value = SwapSpec> {
     OsStringValueParser::new().try_map(SwapSpec::parse)
 }
 
+/// What `run` takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Where {
+    Nowhere,
+    Place(Place),
+}
+
 /// A place as `run` takes it: with a size and a priority of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -129,9 +139,12 @@ impl Place {
     }
 }
 
-/// For clap, as [`parser`].
-pub fn place_parser() -> impl TypedValueParser<Value = Place> {
-    OsStringValueParser::new().try_map(Place::parse)
+/// For clap, as [`parser`]. A directory called `none` is reached as `./none`.
+pub fn place_parser() -> impl TypedValueParser<Value = Where> {
+    OsStringValueParser::new().try_map(|text| match text == NOWHERE {
+        true => Ok(Where::Nowhere),
+        false => Place::parse(text).map(Where::Place),
+    })
 }
 
 impl fmt::Display for SwapSpec {

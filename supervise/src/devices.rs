@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use hugeswap_control::{self as control, MAX_DEVICES, SEGMENT_BYTES};
+use hugeswap_control::{self as control, Compress, MAX_DEVICES, SEGMENT_BYTES};
 use hugeswap_device::file::{FileDevice, Options};
 use hugeswap_device::Device;
 use hugeswap_mm::PMD_SIZE;
@@ -19,7 +19,7 @@ use hugeswap_host::in_use::wait_until_free;
 use hugeswap_host::os;
 use hugeswap_host::size::Size;
 use hugeswap_host::sizing;
-use hugeswap_host::swap_spec::{default_directory, Place, SwapSpec, Target};
+use hugeswap_host::swap_spec::{default_directory, Place, SwapSpec, Target, Where};
 
 /// The devices of a run, the one that is used first first.
 pub struct Places {
@@ -123,7 +123,14 @@ struct Wanted {
 
 /// `memory`: what the run has of it.
 pub fn open_all(args: &RunArgs, memory: u64) -> Result<Places, Failure> {
-    let mut places = args.swap.clone();
+    if args.swaps_nowhere() {
+        return nowhere(args);
+    }
+    let place = |w: &Where| match w {
+        Where::Nowhere => None,
+        Where::Place(place) => Some(place.clone()),
+    };
+    let mut places: Vec<Place> = args.swap.iter().filter_map(place).collect();
     if places.is_empty() {
         let dir = default_directory().map_err(|e| Failure::ours(e.to_string()))?;
         places.push(Place::plain(SwapSpec::Path(dir)));
@@ -205,6 +212,42 @@ fn ranks(sorted: &[Place]) -> Vec<u32> {
         });
     }
     ranks
+}
+
+/// No device: what leaves the program stays in compressed memory.
+fn nowhere(args: &RunArgs) -> Result<Places, Failure> {
+    let says = |message: &str| Err(Failure::ours(message.to_owned()));
+    if args.swap.len() > 1 {
+        return says("'none' is given beside other places with --swap: give it alone");
+    }
+    if args.swap_size.is_some() {
+        return says(
+            "--swap-size says how much goes to --swap, which is 'none': leave one of them out",
+        );
+    }
+    if args.compress() == Compress::Off {
+        return says(
+            "with --swap none and --compress off nothing can leave memory: leave one of them out",
+        );
+    }
+    Ok(Places {
+        devices: Vec::new(),
+        total: Total::None,
+    })
+}
+
+/// The devices in words, as they go on after 'swap'.
+pub fn describe(devices: &[Opened], total: Total) -> String {
+    if devices.is_empty() {
+        return "none, what leaves stays in compressed memory".into();
+    }
+    let each = devices.iter().map(|d| {
+        let why = d.why.iter().map(|why| format!(" ({why})"));
+        let most = if d.shares { total.bytes() } else { u64::MAX };
+        let size = Size::from_bytes(d.max_bytes.min(most));
+        format!("{} up to {size}{}", d.description, why.collect::<String>())
+    });
+    format!("on {}", each.collect::<Vec<_>>().join(", "))
 }
 
 /// The same place under whatever names.

@@ -3,10 +3,10 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use hugeswap_control::{Compress, SwapIn};
+use hugeswap_control::{Compress, CompressCodec, SwapIn};
 
 use hugeswap_host::size::Size;
-use hugeswap_host::swap_spec::{self, Place};
+use hugeswap_host::swap_spec::{self, Where};
 
 #[derive(clap::Args, Debug, Clone)]
 #[command(after_help = "\
@@ -19,9 +19,10 @@ pub struct RunArgs {
     pub memory: Option<Size>,
 
     /// Where the rest goes: a directory, a file, a block device, or 'ram'; may be repeated, each with a size and a
-    /// priority of its own, as in /mnt/fast,size=10G,priority=1 [default: a directory on a disk]
+    /// priority of its own, as in /mnt/fast,size=10G,priority=1; 'none': compressed memory alone [default: a
+    /// directory on a disk]
     #[arg(long, value_name = "SPEC", value_parser = swap_spec::place_parser())]
-    pub swap: Vec<Place>,
+    pub swap: Vec<Where>,
 
     /// Use a block device that holds data of no known kind: the data is lost
     #[arg(long)]
@@ -36,9 +37,13 @@ pub struct RunArgs {
     pub swapin: SwapInArg,
 
     /// How much of the memory may hold compressed pages, which need no read when they are wanted again: off,
-    /// auto (what it is worth), or a share as in 40%
-    #[arg(long, default_value = "off", value_name = "SHARE", value_parser = compress)]
-    pub compress: Compress,
+    /// auto (what it is worth), or a share as in 40% [default: off; with --swap none auto]
+    #[arg(long, value_name = "SHARE", value_parser = compress)]
+    pub compress: Option<Compress>,
+
+    /// What compressed memory is compressed with
+    #[arg(long, value_enum, default_value_t, value_name = "CODEC")]
+    pub compress_codec: CodecArg,
 
     /// Leave what goes to swap readable for who has the disk; it is checked all the same
     #[arg(long)]
@@ -67,7 +72,22 @@ pub struct RunArgs {
     pub program: Vec<OsString>,
 }
 
-fn compress(text: &str) -> Result<Compress, String> {
+impl RunArgs {
+    /// What leaves the program stays in memory.
+    pub fn swaps_nowhere(&self) -> bool {
+        self.swap.contains(&Where::Nowhere)
+    }
+
+    pub fn compress(&self) -> Compress {
+        match self.compress {
+            Some(share) => share,
+            None if self.swaps_nowhere() => Compress::Auto,
+            None => Compress::Off,
+        }
+    }
+}
+
+pub fn compress(text: &str) -> Result<Compress, String> {
     let share = text.strip_suffix('%').and_then(|n| n.parse().ok());
     match (text, share) {
         ("off", _) => Ok(Compress::Off),
@@ -89,6 +109,27 @@ pub enum SwapInArg {
     Madvise,
     /// Base pages
     Never,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CodecArg {
+    /// By what comes of either for the program's pages
+    #[default]
+    Auto,
+    /// Quick
+    Lz4,
+    /// Smaller
+    Zstd,
+}
+
+impl From<CodecArg> for CompressCodec {
+    fn from(arg: CodecArg) -> CompressCodec {
+        match arg {
+            CodecArg::Auto => CompressCodec::Auto,
+            CodecArg::Lz4 => CompressCodec::Lz4,
+            CodecArg::Zstd => CompressCodec::Zstd,
+        }
+    }
 }
 
 impl From<SwapInArg> for SwapIn {

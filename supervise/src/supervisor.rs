@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use hugeswap_control::link::ENV;
 use hugeswap_control::{
-    Control, DeviceEntry, NewDevice, Orders, Phase, Settings, SwapIn, Usage, Writer, CONTROL_FILE,
-    ORDERS_FILE,
+    CompressCodec, Control, DeviceEntry, NewDevice, Orders, Phase, Settings, SwapIn, Usage, Writer,
+    CONTROL_FILE, ORDERS_FILE,
 };
 
 use hugeswap_sys::futex::{self, Scope};
@@ -96,7 +96,8 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
             no_move: no_move.into(),
             swapin: SwapIn::from(args.swapin) as u32,
             encrypt: encrypts(args).into(),
-            compress: args.compress.to_word(),
+            compress: args.compress().to_word(),
+            codec: CompressCodec::from(args.compress_codec) as u32,
             swap_bytes: total.bytes(),
             faults,
         },
@@ -105,19 +106,10 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     let (orders_file, orders) = orders_page()?;
     if args.verbose {
         errln!(
-            "hugeswap: memory {} ({}), swap on {}",
+            "hugeswap: memory {} ({}), swap {}",
             Size::from_bytes(plan.memory.bytes),
             plan.memory.why,
-            devices
-                .iter()
-                .map(|d| {
-                    let why = d.why.iter().map(|why| format!(" ({why})"));
-                    let most = if d.shares { total.bytes() } else { u64::MAX };
-                    let size = Size::from_bytes(d.max_bytes.min(most));
-                    format!("{} up to {size}{}", d.description, why.collect::<String>())
-                })
-                .collect::<Vec<_>>()
-                .join(", ")
+            devices::describe(&devices, total)
         );
         if devices.iter().filter(|d| d.shares).count() > 1 {
             errln!(

@@ -81,8 +81,8 @@ pub enum Unreadable {
 pub enum Source {
     /// At this address of the process.
     Memory(u64),
-    /// In compressed memory: at this address of the process an object, for one page.
-    Object(u64),
+    /// In compressed memory: at this address of the process an object of so many bytes, for one page.
+    Object(u64, usize),
     /// In this slot and those after it, sealed with these, one for each page.
     Slot(SwapEntry, Vec<(Nonce, Tag)>),
 }
@@ -184,7 +184,8 @@ impl<'m, M: Memory> Tables<'m, M> {
                 let handle = Handle::from_word(u32::from_ne_bytes(word(&handles, page)));
                 let object = handle.and_then(|h| self.object(h));
                 // What can't be found is told as missing when it is read.
-                f(pmd, page..page + 1, Source::Object(object.unwrap_or(0)));
+                let (at, bytes) = object.unwrap_or_default();
+                f(pmd, page..page + 1, Source::Object(at, bytes));
             }
         }
         let Some(place) = s.entry.filter(|_| !pages.swapped.is_empty()) else {
@@ -214,12 +215,13 @@ impl<'m, M: Memory> Tables<'m, M> {
         Ok(())
     }
 
-    /// Where an object is.
-    fn object(&self, handle: Handle) -> Option<u64> {
+    /// Where an object is, and its bytes.
+    fn object(&self, handle: Handle) -> Option<(u64, usize)> {
         let [base, blocks] = self.pool;
         let mut class = [0];
         self.read(blocks, handle.class_at(), &mut class).ok()?;
-        base.checked_add(handle.offset_in_class(class[0])? as u64)
+        let (at, bytes) = handle.place_in_class(class[0])?;
+        Some((base.checked_add(at as u64)?, bytes))
     }
 
     /// See `Ranges::slots`.

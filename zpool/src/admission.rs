@@ -15,6 +15,8 @@ const MEMORY: u64 = 2048;
 const ONE: u32 = 1 << 16;
 /// Pages must become smaller than this for the pool to be worth its work.
 const SMALL_ENOUGH: u32 = ONE / 10 * 6;
+/// Where nothing else can be done with them, they are worth a try up to this.
+const ANY_SMALLER: u32 = ONE / 10 * 9;
 /// Of what leaves the pool so much must have been wanted.
 const USEFUL: u32 = ONE / 16;
 /// Where it does not pay one range in so many goes there all the same, to see whether it does now.
@@ -141,6 +143,11 @@ impl Admission {
         self.pays() || self.asked.fetch_add(1, Relaxed) % PROBE == 0
     }
 
+    /// Whether the next range, which goes there anyhow, is worth being compressed.
+    pub fn shrinks(&self) -> bool {
+        self.size.load(Relaxed) < ANY_SMALLER || self.asked.fetch_add(1, Relaxed) % PROBE == 0
+    }
+
     fn pays(&self) -> bool {
         self.size.load(Relaxed) < SMALL_ENOUGH && self.useful.load(Relaxed) >= USEFUL
     }
@@ -190,6 +197,18 @@ mod tests {
             a.compressed(96, 96 * 1000);
         }
         assert_eq!(admitted(&a), 1600);
+    }
+
+    #[test]
+    fn what_goes_there_anyhow_is_compressed_if_anything_comes_of_it() {
+        let a = Admission::default();
+        let tried = |a: &Admission| (0..1600).filter(|_| a.shrinks()).count();
+        (0..200).for_each(|_| a.compressed(96, 96 * 3500));
+        assert_eq!((tried(&a), admitted(&a)), (1600, 100));
+        (0..200).for_each(|_| a.compressed(96, 96 * 4096));
+        assert_eq!(tried(&a), 100);
+        (0..200).for_each(|_| a.compressed(96, 96 * 1000));
+        assert_eq!(tried(&a), 1600);
     }
 
     #[test]

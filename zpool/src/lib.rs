@@ -1,7 +1,8 @@
 //! Compressed memory: pages of the program that have left it, each compressed alone (as zswap does it), in
 //! slabs of the engine's own (as zsmalloc's).
 //!
-//! It uses `mm` and `sys`. It may not know of ranges or devices: it is given pages and gives handles back.
+//! It uses `mm` and `sys`. It may not know of devices, and of ranges no more than their numbers: it is given pages and
+//! gives handles back.
 //!
 //! The pool is private memory of the process: a forked child has a copy, and a core file holds it. Who
 //! owns an object, and when it may be read or freed, is the range's lock's business (`swap_cache::zswap`);
@@ -9,25 +10,36 @@
 #![allow(unsafe_code)]
 
 mod admission;
+mod choice;
 mod codec;
 mod slab;
 
 pub use admission::{Admission, Fill};
-pub use codec::{decompress, Wrong};
+pub use codec::{Codec, Decoder, Encoder, Wrong};
 pub use slab::{Handle, BLOCK_PAGES, LARGEST};
 
-use core::sync::atomic::{AtomicUsize, Ordering::*};
-use hugeswap_mm::{Page, PAGE_SIZE, PMD_SIZE};
+use choice::{Choice, Outcome};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use hugeswap_mm::{Page, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use hugeswap_sys::limits::beyond_memory;
 use hugeswap_sys::sync::Mutex;
-use hugeswap_sys::{mem, Errno};
+use hugeswap_sys::{mem, thread, Errno};
 use slab::{Block, Slab, BLOCK, MAX_BLOCKS};
 
-/// An object begins with its length and the time at which it was stored.
-const LEN_BYTES: usize = 2;
-const HEAD: usize = LEN_BYTES + 4;
+/// An object begins with four words: its length, above which is its codec; the time at which it was stored; and
+/// whose it is, a range and a page. Who changes these last two has the range's lock; who reads them without it
+/// takes what it finds for a hint.
+const LEN_BITS: u32 = 16;
+const HEAD: usize = 4 * WORD;
+const WORD: usize = size_of::<u32>();
+const TIME: usize = WORD;
+const OWNER: usize = 2 * WORD;
+/// Places that are free in blocks that are not empty may be this part of the pool.
+const WASTE_PART: usize = 16;
 /// Empty blocks that are kept for what comes next.
 const SPARE: usize = 8;
+/// The most that a probe is believed to take.
+const PROBE_MAX_NS: u64 = 200_000;
 
 pub struct Zpool {
     base: usize,
@@ -35,11 +47,39 @@ pub struct Zpool {
     /// Bytes from the base on that are accessible: address space counts against RLIMIT_DATA only from then.
     open: AtomicUsize,
     stored: AtomicUsize,
+    choice: Choice,
+    encoder: Mutex<Encoder>,
+    /// One for each thread that gets pages back, so that none waits for another.
+    decoders: [Mutex<Decoder>; 2],
+}
+
+/// Who gets a page back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    Handler = 0,
+    Reclaim = 1,
 }
 
 /// How much the pool's memory has grown or shrunk, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pages(pub usize);
+
+/// A page of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Owner {
+    pub pmd: Pmd,
+    pub page: usize,
+}
+
+/// How a page is to be stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum How {
+    /// If it becomes small enough.
+    Small,
+    /// As it is, if it does not.
+    Anyhow,
+    AsIs,
+}
 
 /// A page that was stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,11 +89,13 @@ pub struct Stored {
     pub grown: Pages,
     /// What the page takes now.
     pub bytes: usize,
+    /// None if it is stored as it is.
+    pub codec: Option<Codec>,
 }
 
 impl Zpool {
-    /// One that can take so many bytes.
-    pub fn new(bytes: u64) -> Result<Zpool, Errno> {
+    /// One that can take so many bytes; the codec is chosen as it goes, if it is not given.
+    pub fn new(bytes: u64, codec: Option<Codec>) -> Result<Zpool, Errno> {
         let n = (bytes / BLOCK as u64).clamp(1, MAX_BLOCKS as u64) as usize;
         // SAFETY: all-zero bytes are a block that was never used.
         let blocks = unsafe { mem::map_table::<Block>(n) }?;
@@ -62,7 +104,17 @@ impl Zpool {
             slab: Mutex::new(Slab::new(blocks)),
             open: AtomicUsize::new(0),
             stored: AtomicUsize::new(0),
+            choice: Choice::new(codec),
+            encoder: Mutex::new(Encoder::new()?),
+            decoders: [Mutex::new(Decoder::new()?), Mutex::new(Decoder::new()?)],
         })
+    }
+
+    /// Pages of memory that it takes beside what is stored.
+    pub fn own_pages(&self) -> usize {
+        let all = self.decoders.iter().map(|d| d.lock().bytes());
+        let pages = |bytes: usize| bytes.div_ceil(PAGE_SIZE);
+        pages(self.encoder.lock().bytes()) + all.map(pages).sum::<usize>()
     }
 
     /// Where objects begin, and the table of blocks: for the reader of a core file.
@@ -80,15 +132,69 @@ impl Zpool {
         self.stored.load(Relaxed)
     }
 
-    /// Compresses the page; none where it takes more than [`LARGEST`], or there is no memory. For the reclaim
-    /// thread alone.
+    /// Stores the page, if it becomes no larger than [`LARGEST`] or may be as it is. None also where there is no
+    /// memory. For the reclaim thread alone.
     /// `time` is the caller's.
-    pub fn store(&self, page: &Page, time: u32) -> Option<Stored> {
+    pub fn store(&self, page: &Page, owner: Owner, time: u32, how: How) -> Option<Stored> {
+        if how == How::AsIs {
+            return self.put(page, None);
+        }
         let mut small = [0; LARGEST];
-        let n = codec::compress(page, &mut small[HEAD..])?;
-        small[..LEN_BYTES].copy_from_slice(&(n as u16).to_ne_bytes());
-        small[LEN_BYTES..HEAD].copy_from_slice(&time.to_ne_bytes());
-        let bytes = n + HEAD;
+        match self.compress(page, &mut small[HEAD..]) {
+            Some((codec, n)) => {
+                let what = n as u32 | (codec as u32) << LEN_BITS;
+                let head = [what, time, owner.pmd.0, owner.page as u32];
+                for (place, word) in small.chunks_exact_mut(WORD).zip(head) {
+                    place.copy_from_slice(&word.to_ne_bytes());
+                }
+                self.put(&small[..n + HEAD], Some(codec))
+            }
+            None if how == How::Anyhow => self.put(page, None),
+            None => None,
+        }
+    }
+
+    fn compress(&self, page: &Page, to: &mut [u8]) -> Option<(Codec, usize)> {
+        let mut encoder = self.encoder.lock();
+        if self.choice.probes() {
+            let lz4 = self.probe(&mut encoder, Codec::Lz4, page, to);
+            let zstd = self.probe(&mut encoder, Codec::Zstd, page, to);
+            if let Some((lz4, zstd)) = lz4.zip(zstd) {
+                self.choice.learn(lz4, zstd);
+            }
+        }
+        encoder.compress(self.choice.codec(), page, to)
+    }
+
+    /// What comes of the codec for this page. None where it needs none.
+    fn probe(
+        &self,
+        encoder: &mut Encoder,
+        codec: Codec,
+        page: &Page,
+        to: &mut [u8],
+    ) -> Option<Outcome> {
+        let start = thread::now_ns();
+        let bytes = match encoder.compress(codec, page, to) {
+            Some((Codec::Word, _)) => return None,
+            Some((_, n)) => {
+                let mut back = [0; PAGE_SIZE];
+                let mut decoder = self.decoders[By::Reclaim as usize].lock();
+                decoder.decompress(codec, &to[..n], &mut back).ok()?;
+                n
+            }
+            None => PAGE_SIZE,
+        };
+        // Who was not running meanwhile has learnt nothing of the codec.
+        let ns = (thread::now_ns() - start).min(PROBE_MAX_NS);
+        Some(Outcome {
+            bytes: bytes as u32,
+            ns: ns as u32,
+        })
+    }
+
+    fn put(&self, object: &[u8], codec: Option<Codec>) -> Option<Stored> {
+        let bytes = object.len();
         let reach = self.slab.lock().reach();
         self.make_accessible(reach * BLOCK).ok()?;
         let (placed, at) = {
@@ -98,7 +204,7 @@ impl Zpool {
         };
         // SAFETY: the place is the object's alone, is accessible, and has room for it.
         unsafe {
-            core::ptr::copy_nonoverlapping(small.as_ptr(), (self.base + at) as *mut u8, bytes);
+            core::ptr::copy_nonoverlapping(object.as_ptr(), (self.base + at) as *mut u8, bytes);
         }
         self.stored.fetch_add(1, Relaxed);
         let grown = Pages(if placed.opens { BLOCK_PAGES } else { 0 });
@@ -106,16 +212,83 @@ impl Zpool {
             handle: placed.handle,
             grown,
             bytes,
+            codec,
         })
     }
 
     /// The object's page again, and the time at which it was stored. The caller sees to it that nobody frees
     /// it meanwhile.
-    pub fn load(&self, handle: Handle, to: &mut Page) -> Result<u32, Wrong> {
+    pub fn load(&self, handle: Handle, to: &mut Page, by: By) -> Result<u32, Wrong> {
         let (at, size) = self.slab.lock().offset(handle).ok_or(Wrong)?;
         // SAFETY: an object that is in use is accessible, and does not change.
         let object = unsafe { core::slice::from_raw_parts((self.base + at) as *const u8, size) };
-        open_object(object, to)
+        open_object(object, to, &mut self.decoders[by as usize].lock())
+    }
+
+    /// Whose the object is, as it says; none if there is none, or it is a page as it is.
+    pub fn owner(&self, handle: Handle) -> Option<Owner> {
+        let [pmd, page] = self.owner_words(handle)?;
+        let page = page.load(Relaxed) as usize;
+        (page < PMD_NR).then(|| Owner {
+            pmd: Pmd(pmd.load(Relaxed)),
+            page,
+        })
+    }
+
+    /// The object is another's from now on. The caller has its range's lock.
+    pub fn set_owner(&self, handle: Handle, owner: Owner) {
+        if let Some([pmd, page]) = self.owner_words(handle) {
+            pmd.store(owner.pmd.0, Relaxed);
+            page.store(owner.page as u32, Relaxed);
+        }
+    }
+
+    fn owner_words(&self, handle: Handle) -> Option<[&AtomicU32; 2]> {
+        let (at, size) = self.slab.lock().offset(handle)?;
+        let word = |i: usize| (self.base + at + OWNER + i * WORD) as *mut u32;
+        // SAFETY: an object that is in use is accessible, and so is one that was freed just now, as long as its block
+        // is sparse; these words of it are changed atomically, once it is there. Objects are aligned to more.
+        (size < PAGE_SIZE).then(|| [0, 1].map(|i| unsafe { AtomicU32::from_ptr(word(i)) }))
+    }
+
+    /// Whether memory is to be had by moving objects together.
+    pub fn is_sparse(&self) -> bool {
+        let slab = self.slab.lock();
+        let all = slab.open() * BLOCK;
+        all - slab.objects() > all / WASTE_PART + SPARE * BLOCK
+    }
+
+    /// Has objects of a block move to others: `moves` does that for each, by [`Zpool::relocate`]. By how much the
+    /// pool has shrunk; none if there is no such block. For the reclaim thread alone.
+    pub fn compact(&self, mut moves: impl FnMut(Handle)) -> Option<Pages> {
+        let block = self.slab.lock().take_sparse()?;
+        let objects = self.slab.lock().objects_in(block);
+        objects.for_each(&mut moves);
+        self.slab.lock().end_sparse(block);
+        Some(self.shrink(SPARE))
+    }
+
+    /// Copies the object to another place. The caller sees to it that nobody frees it meanwhile, and frees it then.
+    pub fn relocate(&self, handle: Handle) -> Option<Handle> {
+        let (from, new, to, size) = {
+            let mut slab = self.slab.lock();
+            let (from, size) = slab.offset(handle)?;
+            let new = slab.alloc_beside(handle)?;
+            (from, new, slab.offset(new)?.0, size)
+        };
+        // SAFETY: both places are accessible and have so many bytes; the old one is in use and does not change, the
+        // new one is nobody's yet.
+        unsafe {
+            let place = |at: usize| (self.base + at) as *mut u8;
+            core::ptr::copy_nonoverlapping(place(from), place(to), size);
+        }
+        self.stored.fetch_add(1, Relaxed);
+        Some(new)
+    }
+
+    /// Bytes of all places that are taken.
+    pub fn object_bytes(&self) -> usize {
+        self.slab.lock().objects()
     }
 
     /// Gives objects' places back; by how much the pool has shrunk.
@@ -164,26 +337,30 @@ impl Zpool {
     /// In a forked child, where whoever held the lock does not exist.
     pub fn reset_lock(&self) {
         self.slab.reset();
+        self.encoder.reset();
+        self.decoders.iter().for_each(Mutex::reset);
     }
 }
 
-/// The page of an object's bytes, and perhaps some more behind it; and its time.
-pub fn open_object(object: &[u8], to: &mut Page) -> Result<u32, Wrong> {
+/// The page of an object's bytes, all that its class has; and its time, which a page as it is has not.
+pub fn open_object(object: &[u8], to: &mut Page, decoder: &mut Decoder) -> Result<u32, Wrong> {
+    if let Ok(page) = <&Page>::try_from(object) {
+        *to = *page;
+        return Ok(0);
+    }
     let (head, rest) = object.split_at_checked(HEAD).ok_or(Wrong)?;
-    let len = usize::from(u16::from_ne_bytes([head[0], head[1]]));
-    decompress(rest.get(..len).ok_or(Wrong)?, to)?;
-    Ok(u32::from_ne_bytes([head[2], head[3], head[4], head[5]]))
+    let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let codec = u8::try_from(word(0) >> LEN_BITS).map_err(|_| Wrong)?;
+    let codec = Codec::from_number(codec).ok_or(Wrong)?;
+    let len = (word(0) & ((1 << LEN_BITS) - 1)) as usize;
+    decoder.decompress(codec, rest.get(..len).ok_or(Wrong)?, to)?;
+    Ok(word(TIME))
 }
 
 /// How many bytes an object can have.
-pub const OBJECT_MAX: usize = LARGEST;
+pub const OBJECT_MAX: usize = PAGE_SIZE;
 
-/// How many bytes an object at that address can have: it lies within a block.
-pub fn object_bytes(at: usize) -> usize {
-    OBJECT_MAX.min(BLOCK - at % BLOCK)
-}
-
-const _: () = assert!(LARGEST < PAGE_SIZE);
+const _: () = assert!(LARGEST < PAGE_SIZE && LARGEST < 1 << LEN_BITS && LARGEST % WORD == 0);
 
 #[cfg(test)]
 mod tests {
@@ -204,11 +381,18 @@ mod tests {
 
     #[test]
     fn pages_come_back_and_memory_goes() {
-        let pool = Zpool::new(64 << 20).unwrap();
+        for codec in [None, Some(Codec::Lz4), Some(Codec::Zstd)] {
+            come_and_go(Zpool::new(64 << 20, codec).unwrap());
+        }
+    }
+
+    fn come_and_go(pool: Zpool) {
         let mut grown = 0;
         let stored: Vec<_> = (0..2000)
             .map(|i| {
-                let s = pool.store(&page(i), i as u32).unwrap();
+                let s = pool
+                    .store(&page(i), owner(i as usize), i as u32, How::Small)
+                    .unwrap();
                 grown += s.grown.0;
                 s
             })
@@ -217,25 +401,100 @@ mod tests {
         assert!(grown < 2000, "{grown}");
         let mut back = [0; PAGE_SIZE];
         for (i, s) in stored.iter().enumerate() {
-            assert_eq!(pool.load(s.handle, &mut back), Ok(i as u32));
+            assert_eq!(pool.load(s.handle, &mut back, By::Handler), Ok(i as u32));
             assert!(back == page(i as u64), "{i}");
         }
         let shrunk = pool.free(stored.iter().map(|s| s.handle)).0 + pool.shrink(0).0;
         assert_eq!((shrunk, pool.pages(), pool.stored()), (grown, 0, 0));
-        assert_eq!(pool.load(stored[0].handle, &mut back), Err(Wrong));
+        assert_eq!(
+            pool.load(stored[0].handle, &mut back, By::Reclaim),
+            Err(Wrong)
+        );
+    }
+
+    fn owner(i: usize) -> Owner {
+        let (pmd, page) = (Pmd((i / PMD_NR) as u32), i % PMD_NR);
+        Owner { pmd, page }
+    }
+
+    /// Of each block a part is freed; what is left moves together, and is what it was.
+    #[test]
+    fn blocks_are_emptied() {
+        for keeps in [2, 3, 7] {
+            let pool = Zpool::new(64 << 20, Some(Codec::Lz4)).unwrap();
+            let mut stored: Vec<_> = (0..4000)
+                .map(|i| pool.store(&page(i), owner(i as usize), i as u32, How::Small))
+                .map(|s| s.unwrap().handle)
+                .collect();
+            let gone = |i: &usize| i % keeps != 0;
+            pool.free((0..4000).filter(gone).map(|i| stored[i]));
+            let (before, mut moved) = (pool.pages(), 0);
+            let mut moves = |handle| {
+                let Owner { pmd, page } = pool.owner(handle).unwrap();
+                let i = pmd.0 as usize * PMD_NR + page;
+                assert_eq!(stored[i], handle);
+                stored[i] = pool.relocate(handle).unwrap();
+                pool.free([handle].into_iter());
+                moved += 1;
+            };
+            while pool.is_sparse() && pool.compact(&mut moves).is_some() {}
+            pool.shrink(0);
+            assert!(moved > 0 && pool.pages() < before, "{keeps}");
+            let waste = pool.pages() * PAGE_SIZE - pool.object_bytes();
+            assert!(
+                waste < pool.pages() * PAGE_SIZE / 10 + SPARE * BLOCK,
+                "{waste}"
+            );
+            assert_eq!(pool.stored(), 4000_usize.div_ceil(keeps));
+            let mut back = [0; PAGE_SIZE];
+            for i in (0..4000).filter(|i| !gone(i)) {
+                assert_eq!(pool.load(stored[i], &mut back, By::Reclaim), Ok(i as u32));
+                assert!(back == page(i as u64), "{i}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_object_is_whose_it_was_given() {
+        let pool = Zpool::new(64 << 20, None).unwrap();
+        let handle = pool
+            .store(&page(1), owner(700), 0, How::Small)
+            .unwrap()
+            .handle;
+        assert_eq!(pool.owner(handle), Some(owner(700)));
+        pool.set_owner(handle, owner(13));
+        assert_eq!(pool.owner(handle), Some(owner(13)));
+        pool.free([handle].into_iter());
+        assert_eq!(pool.owner(handle), None);
+    }
+
+    #[test]
+    fn what_does_not_compress_is_stored_as_it_is_or_not() {
+        let pool = Zpool::new(64 << 20, None).unwrap();
+        let mut x = 1_u64;
+        let noise: Page = core::array::from_fn(|_| {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (x >> 33) as u8
+        });
+        assert_eq!(pool.store(&noise, owner(0), 7, How::Small), None);
+        let stored: Vec<_> = (0..16)
+            .map(|_| pool.store(&noise, owner(0), 7, How::Anyhow).unwrap())
+            .collect();
+        assert_eq!((pool.pages(), pool.stored()), (16, 16));
+        let mut back = [0; PAGE_SIZE];
+        for s in stored {
+            assert_eq!(s.bytes, PAGE_SIZE);
+            assert!(pool.load(s.handle, &mut back, By::Handler).is_ok());
+            assert!(back == noise);
+        }
     }
 
     #[test]
     fn an_object_that_is_cut_is_wrong() {
         let mut to = [0; PAGE_SIZE];
-        for object in [
-            &[][..],
-            &[1],
-            &[0; 6],
-            &[200, 0, 0, 0, 0, 0, 1, 2],
-            &[255; 9],
-        ] {
-            assert_eq!(open_object(object, &mut to), Err(Wrong));
+        let mut decoder = Decoder::new().unwrap();
+        for object in [&[][..], &[1], &[0; 16], &[200; 20], &[255; 19]] {
+            assert_eq!(open_object(object, &mut to, &mut decoder), Err(Wrong));
         }
     }
 }

@@ -1,16 +1,19 @@
-//! Where objects of up to 2.5 KiB lie: blocks of eight pages, each cut into objects of one size, as zsmalloc's
-//! zspages are. Numbers only; the memory is [`super::Zpool`]'s.
+//! Where objects of up to 2.5 KiB lie, and whole pages: blocks of eight pages, each cut into objects of one size,
+//! as zsmalloc's zspages are. Numbers only; the memory is [`super::Zpool`]'s.
 
 use core::num::NonZeroU32;
+use hugeswap_mm::PAGE_SIZE;
 
 /// Pages of a block.
 pub const BLOCK_PAGES: usize = 8;
-pub const BLOCK: usize = BLOCK_PAGES * hugeswap_mm::PAGE_SIZE;
+pub const BLOCK: usize = BLOCK_PAGES * PAGE_SIZE;
 /// Sizes differ by so much.
 const STEP: usize = 64;
 /// The largest object. What takes more is better left as it is.
 pub const LARGEST: usize = 2560;
-const CLASSES: usize = LARGEST / STEP;
+/// The class of pages that are stored as they are.
+const RAW: u8 = (LARGEST / STEP) as u8;
+const CLASSES: usize = RAW as usize + 1;
 const OBJECTS_MAX: usize = BLOCK / STEP;
 const WORDS: usize = OBJECTS_MAX / 64;
 const INDEX_BITS: u32 = OBJECTS_MAX.trailing_zeros();
@@ -53,20 +56,28 @@ impl Handle {
         self.block() * size_of::<Block>() + core::mem::offset_of!(Block, class)
     }
 
-    /// Where the object is, if its block is of that class; in bytes from the first block's start.
-    pub fn offset_in_class(self, class: u8) -> Option<usize> {
+    /// Where the object is, if its block is of that class, in bytes from the first block's start; and the bytes
+    /// that are its.
+    pub fn place_in_class(self, class: u8) -> Option<(usize, usize)> {
         let fits = usize::from(class) < CLASSES && self.index() < objects_of(class);
-        fits.then(|| self.block() * BLOCK + self.index() * size_of_class(class))
+        let size = fits.then(|| size_of_class(class))?;
+        Some((self.block() * BLOCK + self.index() * size, size))
     }
 }
 
 /// The smallest class for so many bytes.
 fn class_of(bytes: usize) -> Option<u8> {
-    (bytes <= LARGEST).then(|| (bytes.max(1).div_ceil(STEP) - 1) as u8)
+    match bytes {
+        PAGE_SIZE => Some(RAW),
+        _ => (bytes <= LARGEST).then(|| (bytes.max(1).div_ceil(STEP) - 1) as u8),
+    }
 }
 
 fn size_of_class(class: u8) -> usize {
-    (class as usize + 1) * STEP
+    match class {
+        RAW => PAGE_SIZE,
+        _ => (class as usize + 1) * STEP,
+    }
 }
 
 fn objects_of(class: u8) -> usize {
@@ -95,6 +106,11 @@ const EMPTY: u8 = 1;
 /// With room, at least half full or less.
 const FULLER: u8 = 2;
 const EMPTIER: u8 = 3;
+/// On none: what is in it goes elsewhere, and nothing comes.
+const SPARSE: u8 = 4;
+
+/// Sparse blocks that are looked at for the emptiest.
+const LOOK: usize = 8;
 
 /// Blocks of all sizes.
 pub struct Slab {
@@ -111,6 +127,8 @@ pub struct Slab {
     open: usize,
     /// Bytes of all objects, as asked for.
     objects: usize,
+    /// Places of each class that are free, in blocks that are not empty.
+    free: [u32; CLASSES],
 }
 
 /// A place, and what was needed for it.
@@ -133,6 +151,7 @@ impl Slab {
             top: 0,
             open: 0,
             objects: 0,
+            free: [0; CLASSES],
         }
     }
 
@@ -151,7 +170,7 @@ impl Slab {
         self.open
     }
 
-    #[cfg(test)]
+    /// Bytes of all places that are taken.
     pub fn objects(&self) -> usize {
         self.objects
     }
@@ -160,22 +179,36 @@ impl Slab {
     pub fn offset(&self, handle: Handle) -> Option<(usize, usize)> {
         let block = self.blocks.get(handle.block())?;
         let there = block.used[handle.index() / 64] >> (handle.index() % 64) & 1 != 0;
-        let at = handle.offset_in_class(block.class).filter(|_| there)?;
-        Some((at, size_of_class(block.class)))
+        handle.place_in_class(block.class).filter(|_| there)
     }
 
-    /// A place for so many bytes. None where they are too many, or there is no block left.
+    /// A place for so many bytes, or for a page as it is. None where they are too many, or there is no block left.
     pub fn alloc(&mut self, bytes: usize) -> Option<Placed> {
         let class = class_of(bytes)?;
         let c = class as usize;
-        let with_room = [self.fuller[c], self.emptier[c]]
-            .into_iter()
-            .find(|&l| l != 0);
-        let (link, opens) = match with_room {
+        let (link, opens) = match self.with_room(c) {
             Some(link) => (link, false),
             None => self.new_block(class)?,
         };
-        let at = link as usize - 1;
+        let handle = self.take_place(link as usize - 1)?;
+        Some(Placed { handle, opens })
+    }
+
+    /// Another place for an object that has one, in a block that others are in.
+    pub fn alloc_beside(&mut self, handle: Handle) -> Option<Handle> {
+        self.offset(handle)?;
+        let link = self.with_room(self.blocks[handle.block()].class.into())?;
+        self.take_place(link as usize - 1)
+    }
+
+    fn with_room(&self, class: usize) -> Option<Link> {
+        let lists = [self.fuller[class], self.emptier[class]];
+        lists.into_iter().find(|&link| link != 0)
+    }
+
+    fn take_place(&mut self, at: usize) -> Option<Handle> {
+        let block = &self.blocks[at];
+        let (class, fresh) = (block.class, block.live == 0);
         let block = &mut self.blocks[at];
         let index = (0..objects_of(class))
             .step_by(64)
@@ -185,11 +218,53 @@ impl Slab {
         block.used[index / 64] |= 1 << (index % 64);
         block.live += 1;
         self.objects += size_of_class(class);
+        self.free[class as usize] += if fresh { objects_of(class) as u32 } else { 0 };
+        self.free[class as usize] -= 1;
         self.relist(at);
-        Some(Placed {
-            handle: Handle::new(at as u32, index),
-            opens,
-        })
+        Some(Handle::new(at as u32, index))
+    }
+
+    /// A block that is to become empty, for the others of its class have room for what is in it: from now on
+    /// nothing comes there. Then call `end_sparse`. Pages as they are do not say whose they are, and stay.
+    pub fn take_sparse(&mut self) -> Option<usize> {
+        let spare = |c: usize| self.free[c] as usize / objects_of(c as u8) * size_of_class(c as u8);
+        let class = (0..RAW.into()).filter(|&c| spare(c) > 0).max_by_key(|&c| {
+            // The bytes that can be had.
+            self.free[c] as usize * size_of_class(c as u8)
+        })?;
+        let mut link = [self.emptier[class], self.fuller[class]]
+            .into_iter()
+            .find(|&link| link != 0)?;
+        let mut at = link as usize - 1;
+        for _ in 0..LOOK {
+            if link == 0 {
+                break;
+            }
+            let here = link as usize - 1;
+            if self.blocks[here].live < self.blocks[at].live {
+                at = here;
+            }
+            link = self.blocks[here].next;
+        }
+        self.unlink(at);
+        self.blocks[at].list = SPARSE;
+        Some(at)
+    }
+
+    /// What is in the block.
+    pub fn objects_in(&self, at: usize) -> impl Iterator<Item = Handle> {
+        let block = &self.blocks[at];
+        let (used, n) = (block.used, objects_of(block.class));
+        let is_used = move |i: &usize| used[i / 64] >> (i % 64) & 1 != 0;
+        (0..n)
+            .filter(is_used)
+            .map(move |i| Handle::new(at as u32, i))
+    }
+
+    /// The block is as any other again.
+    pub fn end_sparse(&mut self, at: usize) {
+        self.blocks[at].list = NONE;
+        self.relist(at);
     }
 
     /// A block for a class, on no list, and whether it has no memory.
@@ -226,7 +301,10 @@ impl Slab {
         let block = &mut self.blocks[at];
         block.used[handle.index() / 64] &= !(1 << (handle.index() % 64));
         block.live -= 1;
-        self.objects -= size_of_class(block.class);
+        let (class, empty) = (block.class, block.live == 0);
+        self.objects -= size_of_class(class);
+        self.free[class as usize] += 1;
+        self.free[class as usize] -= if empty { objects_of(class) as u32 } else { 0 };
         self.relist(at);
         true
     }
@@ -251,6 +329,9 @@ impl Slab {
     /// The list that fits what is in the block.
     fn relist(&mut self, at: usize) {
         let block = &self.blocks[at];
+        if block.list == SPARSE {
+            return;
+        }
         let (live, all) = (usize::from(block.live), objects_of(block.class));
         let list = match live {
             0 => EMPTY,
@@ -331,6 +412,9 @@ mod tests {
             assert!(s.free(p.handle) && !s.free(p.handle));
         }
         assert_eq!(s.alloc(LARGEST + 1), None);
+        let raw = s.alloc(PAGE_SIZE).unwrap().handle;
+        assert_eq!(s.offset(raw).unwrap().1, PAGE_SIZE);
+        assert!(s.free(raw));
         assert_eq!((Handle::from_word(0), Handle::from_word(511)), (None, None));
     }
 
@@ -342,14 +426,38 @@ mod tests {
         }
     }
 
+    #[test]
+    fn pages_as_they_are_stay() {
+        let mut s = slab(10);
+        let raw: Vec<_> = (0..32)
+            .map(|_| s.alloc(PAGE_SIZE).unwrap().handle)
+            .collect();
+        assert!(raw.iter().step_by(2).all(|&h| s.free(h)));
+        assert_eq!(s.take_sparse(), None);
+    }
+
     proptest! {
         #[test]
-        fn objects_never_overlap(steps in proptest::collection::vec((any::<bool>(), 1..=LARGEST), 1..400)) {
+        fn objects_never_overlap(steps in proptest::collection::vec((any::<bool>(), 1..=LARGEST + 300), 1..400)) {
             let mut s = slab(64);
             let mut live: HashMap<u32, (usize, usize)> = HashMap::new();
             let mut asked = 0;
             for (add, n) in steps {
+                if n % 7 == 0 {
+                    // One block is emptied, as far as others have room.
+                    if let Some(block) = s.take_sparse() {
+                        for old in s.objects_in(block) {
+                            let size = live.remove(&old.to_word()).unwrap().1;
+                            let new = s.alloc_beside(old).unwrap();
+                            prop_assert!(new.block() != block && s.free(old));
+                            let at = s.offset(new).unwrap().0;
+                            prop_assert!(live.insert(new.to_word(), (at, size)).is_none());
+                        }
+                        s.end_sparse(block);
+                    }
+                }
                 if add {
+                    let n = if n > LARGEST { PAGE_SIZE } else { n };
                     let Some(p) = s.alloc(n) else { continue };
                     let (at, size) = s.offset(p.handle).unwrap();
                     prop_assert!(live.values().all(|&(a, l)| at + size <= a || a + l <= at));

@@ -58,6 +58,10 @@ pub struct ProgramsArgs {
     #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
     pub against: Vec<Kernel>,
 
+    /// Measure hugeswap with compressed memory too, 'auto' or a share of the limit as in 40%
+    #[arg(long, value_name = "SHARE", value_parser = share_of_compressed)]
+    pub compress: Option<String>,
+
     /// How often each side is measured, in turn; medians are shown
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
@@ -100,6 +104,14 @@ fn share(text: &str) -> Result<f64, String> {
         _ => Err(format!(
             "'{text}' is not between 0.05 and 1: give a number as 0.5"
         )),
+    }
+}
+
+fn share_of_compressed(text: &str) -> Result<String, String> {
+    let share = text.strip_suffix('%').and_then(|n| n.parse().ok());
+    match (text, share) {
+        ("auto", _) | (_, Some(1..=90)) => Ok(text.to_owned()),
+        _ => Err("give auto, or a share of the limit up to 90%, as in 40%".into()),
     }
 }
 
@@ -367,23 +379,25 @@ impl Bench<'_> {
             other => other.clone(),
         };
         let swap = self.place.swap.clone();
+        let hugeswap = |compress| Grant {
+            group: limit,
+            or_none: false,
+            side: Side::Hugeswap {
+                memory: Size::from_bytes(limit - MARGIN),
+                swap: &swap,
+                room,
+                first: None,
+                compress,
+            },
+        };
         let mut sides = vec![
             ("no limit".to_owned(), Device::None, plain),
-            (
-                "hugeswap".to_owned(),
-                Device::Disk,
-                Grant {
-                    group: limit,
-                    or_none: false,
-                    side: Side::Hugeswap {
-                        memory: Size::from_bytes(limit - MARGIN),
-                        swap: &swap,
-                        room,
-                        first: None,
-                    },
-                },
-            ),
+            ("hugeswap".to_owned(), Device::Disk, hugeswap(None)),
         ];
+        if let Some(share) = &self.args.compress {
+            let name = format!("hugeswap, compressed {share}");
+            sides.push((name, Device::Disk, hugeswap(Some(share))));
+        }
         for kernel in &self.kernels {
             let pool = (limit as f64 * POOL) as u64;
             let (name, group, swaps) = match kernel {

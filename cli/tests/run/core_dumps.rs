@@ -32,17 +32,25 @@ impl Drop for Setting {
 
 /// Runs `dump WHO` in a directory of its own; `before` are commands of the shell.
 fn dump(dir: &Dir, pattern: &str, before: &str, who: &str) -> Done {
+    dump_in(64, |run| run, dir, pattern, before, who)
+}
+
+/// As `dump`, in so much memory and with more options.
+fn dump_in(
+    memory: u64,
+    options: impl FnOnce(Run) -> Run,
+    dir: &Dir,
+    pattern: &str,
+    before: &str,
+    who: &str,
+) -> Done {
     let program = compile("dump");
     let line = format!(
         "ulimit -c unlimited; cd {}; {before} exec {} {who} {MEGABYTES}",
         dir.path().display(),
         program.display()
     );
-    let mut run = Run::new(64, ["sh", "-c", &line]);
-    if who == "small" {
-        run = run.option("--compress=60%");
-    }
-    let run = run.start_with(|| {
+    let run = options(Run::new(memory, ["sh", "-c", &line])).start_with(|| {
         (
             Setting::set("core_pattern", pattern),
             Setting::set("core_uses_pid", "0"),
@@ -140,7 +148,8 @@ fn of_a_program() {
 #[test]
 fn of_compressed_memory() {
     let dir = Dir::new("core");
-    let done = dump(&dir, "core", "", "small");
+    let compress = |run: Run| run.option("--compress=60%");
+    let done = dump_in(64, compress, &dir, "core", "", "small");
     assert_eq!(done.signal(), Some(libc::SIGABRT), "{done}");
     assert!(
         done.counter("zswap_stored_bytes") > 0 || done.counter("zswpout") > 0,
@@ -154,6 +163,24 @@ fn of_compressed_memory() {
         &done,
     );
     assert_eq!(done.stderr, "", "{done}");
+}
+
+/// Without a device, of memory that compresses and of such that is stored as it is, beyond what there is room for.
+#[test]
+fn of_compressed_memory_alone() {
+    for (who, memory, mask, said_at_most) in
+        [("small", 192, 0xff, 0), ("program", 128, u64::MAX, 1)]
+    {
+        let dir = Dir::new("core");
+        let alone = |run: Run| run.swap("none").above(320);
+        let done = dump_in(memory, alone, &dir, "core", "", who);
+        assert_eq!(done.signal(), Some(libc::SIGABRT), "{done}");
+        assert!(done.counter("zswpout") > 0, "{done}");
+        assert_eq!(done.counter("pswpout"), 0, "{done}");
+        let at = said(&done, "program").1;
+        verify_masked(&dir.join("core"), at, None, mask, &done);
+        assert!(done.stderr.lines().count() <= said_at_most, "{done}");
+    }
 }
 
 #[test]

@@ -49,6 +49,23 @@ fn the_program() {
     );
 }
 
+/// Killed while pages are compressed and come back.
+#[test]
+fn the_program_in_compressed_memory() {
+    let jumps = compile("jumps").display().to_string();
+    let for_ever = [jumps.as_str(), "96", "1000000000000", "2", "0"];
+    let run = Run::new(64, for_ever).swap("none").start();
+    wait_for("compressed memory", 10, || {
+        let stats = run.read_stats();
+        stats.is_some_and(|s| s["counters"]["zswpin"].as_u64() > Some(0))
+    });
+    let program = run.program();
+    kill(program, libc::SIGKILL);
+    let done = run.finish();
+    assert_eq!(done.signal(), Some(libc::SIGKILL), "{done}");
+    assert_eq!(done.stderr, "", "{done}");
+}
+
 #[test]
 fn the_front() {
     let done = kill_one(Running::front);

@@ -127,6 +127,38 @@ fn places_of_one_priority_share_the_load() {
     }
 }
 
+/// Pages go on from compressed memory to a device that is swapped off meanwhile, and come back from there.
+#[test]
+fn a_device_is_emptied_behind_compressed_memory() {
+    let second = Dir::new("second");
+    let jumps = compile("jumps").display().to_string();
+    let for_ever = [jumps.as_str(), "192", "1000000000000", "2", "0"];
+    let mut run = Run::new(64, for_ever)
+        .option("--compress=20%")
+        .option(format!("--swap={}", second.path().display()))
+        .start();
+    wait_for("pages to go on to a device", 30, || {
+        let stats = run.read_stats();
+        stats.is_some_and(|s| s["counters"]["zswpwb"].as_u64() > Some(0))
+    });
+    let dirs = [run.swap_dir.clone(), second.path().to_owned()];
+    for device in [0, 1] {
+        let dir = dirs[device].to_str().unwrap();
+        ok(&run, &["swapoff", dir]);
+        assert_eq!(state(&run, device), "off");
+        ok(&run, &["swapon", dir]);
+    }
+    // It verifies all that it reads.
+    assert!(run.child.try_wait().unwrap().is_none());
+    kill(run.program(), libc::SIGKILL);
+    let done = run.finish();
+    assert_eq!(done.signal(), Some(libc::SIGKILL), "{done}");
+    assert!(done.counter("swapoff_pages") > 0, "{done}");
+    for none in ["swap_full", "pages_poisoned", "swap_corrupt"] {
+        assert_eq!(done.counter(none), 0, "{done}");
+    }
+}
+
 /// Pages that can't be read from the device are lost one by one, and what is beside them is moved.
 #[test]
 fn a_device_that_fails_is_emptied_of_the_rest() {

@@ -342,11 +342,15 @@ impl<'e> Reclaim<'e> {
         }
     }
 
-    /// Whether there is room in swap, or none to be had: that only the supervisor can say. Without it
+    /// Whether there is room in swap or compressed memory, or none to be had: that only the supervisor can say. Without it
     /// nobody goes on.
     fn has_swap(&mut self) -> bool {
         let c = self.cache;
-        self.awaits_swap = !c.slots.prepare(&c.charge, self.devices);
+        self.awaits_swap = match c.swaps_nowhere() {
+            // How much may be compressed follows from a limit that is still to come.
+            true => c.charge.limit() <= 0,
+            false => !c.slots.prepare(&c.charge, self.devices),
+        };
         if self.awaits_swap {
             c.prepare_seal_buffer();
             // The handler may wait for us, and then hears nothing.
@@ -441,19 +445,17 @@ impl<'e> Reclaim<'e> {
 
     fn warn_full(&mut self) {
         let charge = &self.cache.charge;
+        let [ends, goes_on] = match self.cache.swaps_nowhere() {
+            true => NO_ROOM_IN_MEMORY,
+            false => NO_ROOM_IN_SWAP,
+        };
         if charge.control.settings.strict != 0 {
-            charge.log(
-                "swap is full and --strict was given: ending the program. \
-                 Give a larger --swap-size, another --swap, or more --memory",
-            );
+            charge.log(ends);
             crate::sys::thread::exit_group(EXIT_FULL);
         }
         if !self.warned_full {
             self.warned_full = true;
-            charge.log(
-                "warning: swap is full, or its disk; the program goes on above its memory limit. \
-                 Give --swap-size, or a larger one, or another --swap",
-            );
+            charge.log(goes_on);
         }
     }
 
@@ -703,6 +705,7 @@ impl<'e> Reclaim<'e> {
         s.inactive_bytes.set((self.staged() * PAGE_SIZE) as u64);
         s.walk_ranges.set(c.lru.walks() as u64);
         let swapped = c.slots.used() * PAGE_SIZE as u64;
+        c.compact_compressed();
         c.count_compressed();
         s.swapped_bytes.set(swapped);
         s.peak_swapped_bytes.raise_to(swapped);
@@ -710,6 +713,20 @@ impl<'e> Reclaim<'e> {
         c.slots.trim(&c.charge);
     }
 }
+
+/// What is said when there is no room for what is to leave: with `--strict`, and without.
+const NO_ROOM_IN_SWAP: [&str; 2] = [
+    "swap is full and --strict was given: ending the program. \
+     Give a larger --swap-size, another --swap, or more --memory",
+    "warning: swap is full, or its disk; the program goes on above its memory limit. \
+     Give --swap-size, or a larger one, or another --swap",
+];
+const NO_ROOM_IN_MEMORY: [&str; 2] = [
+    "compressed memory is full and --strict was given: ending the program. \
+     Give a place to swap to with --swap, or more --memory",
+    "warning: compressed memory is full; the program goes on above its memory limit. \
+     Give a place to swap to with --swap, or more --memory",
+];
 
 /// Exit status of a program that was ended because swap is full: ENOMEM would be unclear, this is
 /// what the shell reports for one killed for memory (128 + SIGKILL).

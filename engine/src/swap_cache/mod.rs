@@ -117,6 +117,8 @@ impl SwapCache {
         charge: Charge,
         abilities: Abilities,
     ) -> Result<SwapCache, Errno> {
+        let zswap = Zswap::new(&charge.control.settings)?;
+        charge.charge(zswap.own_pages());
         Ok(SwapCache {
             ranges: Ranges::new()?,
             lru: Lru::default(),
@@ -138,7 +140,7 @@ impl SwapCache {
             scratch: Scratch(crate::sys::mem::map_anon(PAGE_SIZE)?),
             own_pages: AtomicI64::new(0),
             keep_folios: KeepFolios::default(),
-            zswap: Zswap::new(&charge.control.settings)?,
+            zswap,
             charge,
         })
     }

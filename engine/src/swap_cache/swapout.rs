@@ -334,8 +334,12 @@ impl SwapCache {
             }
             // Of no more use, and room for the next.
             self.forget_slots(pmd, &mut g, dirty);
+            let all_back = dirty.minus(g.present).is_empty();
             self.end_writeback_unwritten(pmd, g);
-            return Start::Full;
+            return match all_back {
+                true => Start::Active,
+                false => Start::Full,
+            };
         }
         // These slots hold neither the old nor the new until the write is done.
         g.swapped = g.swapped.minus(dirty);
@@ -370,7 +374,7 @@ impl SwapCache {
         list: List,
     ) -> Compressed {
         let mut handles = [0; PMD_NR];
-        let stored = self.store(frame, pages, list, &mut handles);
+        let stored = self.store(pmd, frame, pages, list, &mut handles);
         if stored.is_empty() {
             return Compressed::Pages(stored);
         }
@@ -452,6 +456,9 @@ impl SwapCache {
                 .alloc(pages.count(), &self.charge, devices, out)
                 .is_ok()
         };
+        if devices.is_empty() {
+            return pages.is_empty();
+        }
         pages.is_empty() || alloc() || self.forget_kept_slots() && alloc()
     }
 

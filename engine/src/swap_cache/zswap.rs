@@ -6,14 +6,20 @@
 
 use super::swapin::{Plan, Unit};
 use super::{FillBuffers, Frame, SwapCache};
-use crate::control::{Compress, Settings};
+use crate::control::{Compress, CompressCodec, Settings};
 use crate::mm::{Page, PageMask, Pmd, PAGE_SIZE, PMD_NR};
+use crate::sys::thread::now_ns;
 use crate::sys::Errno;
 use crate::vma::{Had, HandleTable, IoState, List, Queue, RangeGuard};
-use crate::zpool::{Admission, Fill, Handle, Pages, Zpool, LARGEST};
+use crate::zpool::{Admission, By, Codec, Fill, Handle, How, Owner, Pages, Zpool, LARGEST};
+use core::sync::atomic::Ordering::Relaxed;
 
+/// Percent of the limit that compressed memory takes at most where there is no device.
+const ALONE_MOST: i64 = 90;
 /// A walk that gets no more than so many pages may be none.
 const FEW: usize = 4;
+/// Blocks of compressed memory that are emptied at a time.
+const COMPACT: usize = 64;
 /// Pages of a range that go on to a device at a time: until they are written they take more memory than they did.
 const WRITE_BACK: usize = 128;
 
@@ -22,6 +28,8 @@ pub struct Zswap {
     /// In a place of its own: what a `None` leaves unused would be copied from a stack that has had keys on it.
     pool: Option<Box<Zpool>>,
     share: Compress,
+    /// There is no device: what can't stay here can't leave.
+    alone: bool,
     admission: Admission,
     queue: Queue,
 }
@@ -30,9 +38,10 @@ impl Zswap {
     pub(super) fn new(settings: &Settings) -> Result<Zswap, Errno> {
         let share = settings.compress();
         Ok(Zswap {
+            alone: settings.devices == 0,
             pool: match share {
                 Compress::Off => None,
-                _ => Some(Box::new(Zpool::new(settings.limit_bytes)?)),
+                _ => Some(Box::new(Zpool::new(settings.limit_bytes, codec(settings))?)),
             },
             share,
             admission: Admission::default(),
@@ -43,6 +52,11 @@ impl Zswap {
     /// See `Zpool::places`; zeros where there is no pool.
     pub fn places(&self) -> [usize; 2] {
         self.pool.as_deref().map_or([0; 2], Zpool::places)
+    }
+
+    /// Pages of memory that it takes beside what it stores.
+    pub(super) fn own_pages(&self) -> usize {
+        self.pool.as_deref().map_or(0, Zpool::own_pages)
     }
 
     /// In a forked child.
@@ -57,9 +71,20 @@ impl Zswap {
     fn most(&self, limit: i64) -> usize {
         match self.share {
             Compress::Off => 0,
+            // What is not here has to be resident.
+            Compress::Auto if self.alone => (limit.max(0) / 100 * ALONE_MOST) as usize,
             Compress::Auto => self.admission.most(limit),
             Compress::Percent(n) => (limit.max(0) * i64::from(n) / 100) as usize,
         }
+    }
+}
+
+/// The one codec, if it is not to be chosen.
+fn codec(settings: &Settings) -> Option<Codec> {
+    match settings.codec() {
+        CompressCodec::Auto => None,
+        CompressCodec::Lz4 => Some(Codec::Lz4),
+        CompressCodec::Zstd => Some(Codec::Zstd),
     }
 }
 
@@ -77,40 +102,60 @@ pub enum WriteBack {
 }
 
 impl SwapCache {
-    /// Of `pages`, which are in the frame of a range that is being written, those that were stored. For the
+    /// Of `pages`, which are in the frame of a range that is being written, those that were stored: those
+    /// that became small, and without a device the others as they are, as long as there is room. For the
     /// reclaim thread, without the range's lock.
     pub(super) fn store(
         &self,
+        pmd: Pmd,
         frame: Frame,
         pages: PageMask,
         list: List,
         handles: &mut HandleTable,
     ) -> PageMask {
         let z = &self.zswap;
-        let Some(pool) = z.pool.as_ref().filter(|_| list == List::Main) else {
+        let Some(pool) = z.pool.as_ref().filter(|_| !pages.is_empty()) else {
             return PageMask::EMPTY;
         };
-        if pages.is_empty() || z.share == Compress::Auto && !z.admission.admits() {
+        let admits = || z.share != Compress::Auto || z.admission.admits();
+        if !(z.alone || list == List::Main && admits()) {
             return PageMask::EMPTY;
         }
+        let most = z.alone.then(|| z.most(self.charge.limit()));
+        let how = match z.alone {
+            true if z.admission.shrinks() => How::Anyhow,
+            true => How::AsIs,
+            false => How::Small,
+        };
         let time = self.lru.time();
-        let (mut stored, mut bytes) = (PageMask::EMPTY, 0);
+        let (mut tried, mut stored, mut bytes, mut small) = (0, PageMask::EMPTY, 0, 0);
+        let start = now_ns();
         for page in pages.runs().flatten() {
+            if most.is_some_and(|most| pool.pages() >= most) {
+                break;
+            }
+            tried += 1;
             let from = (self.frames.addr(frame) + page * PAGE_SIZE) as *const Page;
             // SAFETY: the page was moved into the frame, which is ours for now; nobody writes there.
-            match pool.store(unsafe { &*from }, time) {
+            match pool.store(unsafe { &*from }, Owner { pmd, page }, time, how) {
                 Some(s) => {
                     self.charge.charge(s.grown.0);
                     handles[page] = s.handle.to_word();
                     stored.insert(page);
                     bytes += s.bytes.next_multiple_of(64);
+                    small += u64::from(s.codec == Some(Codec::Zstd));
                 }
                 None => bytes += PAGE_SIZE,
             }
         }
-        let poor = pages.minus(stored).count();
-        z.admission.compressed(pages.count(), bytes);
-        self.stats().zswap_reject_compress_poor.add(poor as u64);
+        let poor = tried - stored.count();
+        if how != How::AsIs {
+            z.admission.compressed(tried, bytes);
+        }
+        let stats = self.stats();
+        stats.zswap_reject_compress_poor.add(poor as u64);
+        stats.zswpout_zstd.add(small);
+        stats.zswpout_ns.add(now_ns() - start);
         stored
     }
 
@@ -191,6 +236,10 @@ impl SwapCache {
         g.compressed = g.compressed.minus(gone);
         let freed = pool.free(self.handles_of(pmd, gone).map(|(_, handle)| handle));
         self.shrunk(freed);
+        if self.zswap.alone && freed.0 > 0 && self.full.swap(false, Relaxed) {
+            // Where compressed memory was full there is room again.
+            self.end_grace();
+        }
     }
 
     /// Opens `pages`, which are compressed, each to its place; returns those that could be, and tells the age
@@ -200,20 +249,23 @@ impl SwapCache {
         pmd: Pmd,
         g: &mut RangeGuard<'_>,
         pages: PageMask,
+        by: By,
         place: impl Fn(usize) -> *mut u8,
         mut each: impl FnMut(u32),
     ) -> PageMask {
         let now = self.lru.time();
         let mut opened = PageMask::EMPTY;
-        if let Some(pool) = &self.zswap.pool {
+        if let Some(pool) = self.zswap.pool.as_ref().filter(|_| !pages.is_empty()) {
+            let start = now_ns();
             for (page, handle) in self.handles_of(pmd, pages) {
                 // SAFETY: the place is memory of the engine's own that nobody else uses now.
                 let to = unsafe { &mut *(place(page) as *mut Page) };
-                if let Ok(then) = pool.load(handle, to) {
+                if let Ok(then) = pool.load(handle, to, by) {
                     each(now.wrapping_sub(then));
                     opened.insert(page);
                 }
             }
+            self.stats().zswpin_ns.add(now_ns() - start);
         }
         let wrong = pages.minus(opened);
         if !wrong.is_empty() {
@@ -250,7 +302,9 @@ impl SwapCache {
         self.charge_own(new);
         let at = |page| base.wrapping_add(pages.rank(page) * PAGE_SIZE);
         let mut youngest = u32::MAX;
-        let opened = self.open_compressed(pmd, g, pages, at, |age| youngest = youngest.min(age));
+        let opened = self.open_compressed(pmd, g, pages, By::Handler, at, |age| {
+            youngest = youngest.min(age)
+        });
         let mut got = PageMask::EMPTY;
         for run in opened.runs() {
             got = got.or(self.copy_run(pmd, run, |page| at(page) as *const u8));
@@ -296,7 +350,9 @@ impl SwapCache {
         let pages = g.compressed;
         let mut youngest = u32::MAX;
         let place = |page| (base + page * PAGE_SIZE) as *mut u8;
-        let opened = self.open_compressed(pmd, g, pages, place, |age| youngest = youngest.min(age));
+        let opened = self.open_compressed(pmd, g, pages, By::Handler, place, |age| {
+            youngest = youngest.min(age)
+        });
         self.came_back(opened.count(), youngest);
         opened
     }
@@ -305,7 +361,13 @@ impl SwapCache {
     pub fn has_too_much_compressed(&self) -> bool {
         let z = &self.zswap;
         let limit = self.charge.limit();
-        z.pool.as_ref().is_some_and(|p| p.pages() > z.most(limit))
+        let pool = z.pool.as_ref().filter(|_| !z.alone);
+        pool.is_some_and(|p| p.pages() > z.most(limit))
+    }
+
+    /// What leaves stays in compressed memory.
+    pub fn swaps_nowhere(&self) -> bool {
+        self.zswap.alone
     }
 
     /// Notes what compressed memory takes.
@@ -315,6 +377,47 @@ impl SwapCache {
         s.zswap_pool_bytes.set(bytes(pool.pages()));
         s.peak_zswap_pool_bytes.raise_to(bytes(pool.pages()));
         s.zswap_stored_bytes.set(bytes(pool.stored()));
+        s.zswap_object_bytes.set(pool.object_bytes() as u64);
+    }
+
+    /// Moves what is in compressed memory together, where much of that is unused; a little at a time. For the
+    /// reclaim thread.
+    pub fn compact_compressed(&self) {
+        let Some(pool) = &self.zswap.pool else { return };
+        for _ in 0..COMPACT {
+            if !pool.is_sparse() {
+                return;
+            }
+            let Some(shrunk) = pool.compact(|handle| self.relocate(pool, handle)) else {
+                return;
+            };
+            self.shrunk(shrunk);
+            self.stats().zswap_compacted.inc();
+        }
+    }
+
+    /// Has an object lie elsewhere, if it is a range's.
+    fn relocate(&self, pool: &Zpool, handle: Handle) {
+        let Some(Owner { pmd, page }) = pool.owner(handle) else {
+            return;
+        };
+        let Some(r) = self.ranges.get(pmd) else {
+            return;
+        };
+        // Under the lock it is neither freed nor moved to another range.
+        let g = r.lock();
+        let table = self.ranges.handles(pmd);
+        // SAFETY: the lock is held; the table has an element for each page.
+        let is_its = || unsafe { (*table)[page] } == handle.to_word();
+        if !g.compressed.has(page) || table.is_null() || !is_its() {
+            return;
+        }
+        if let Some(new) = pool.relocate(handle) {
+            // SAFETY: as above.
+            unsafe { (*table)[page] = new.to_word() };
+            let freed = pool.free([handle].into_iter());
+            self.shrunk(freed);
+        }
     }
 
     /// Takes what has been in compressed memory longest out of it. For the reclaim thread.
@@ -353,7 +456,7 @@ impl SwapCache {
         for page in pages.runs().flatten() {
             let one = PageMask::of(page..page + 1);
             if self
-                .open_compressed(pmd, &mut g, one, |_| scratch, |_| ())
+                .open_compressed(pmd, &mut g, one, By::Reclaim, |_| scratch, |_| ())
                 .is_empty()
             {
                 continue;
@@ -402,6 +505,9 @@ impl SwapCache {
             // SAFETY: the lock is held; the table has an element for each page.
             unsafe { (*table)[page] = handle.to_word() };
             g.compressed.insert(page);
+            if let Some(pool) = &self.zswap.pool {
+                pool.set_owner(handle, Owner { pmd, page });
+            }
         }
         self.enqueue(pmd, g);
     }

@@ -99,6 +99,7 @@ pub fn fill(
 ) -> Result<Filled, Unreadable> {
     let mut filled = Filled::default();
     let mut buffer = Buffer::new();
+    let mut decoder = zpool::Decoder::new().map_err(|_| Unreadable::Cut)?;
     tables.for_each(|pmd, pages, source| {
         let at = pmd.page_addr(pages.start) as u64;
         let bytes = (pages.len() * PAGE_SIZE) as u64;
@@ -119,6 +120,7 @@ pub fn fill(
             let mut from = From {
                 core,
                 opener: &mut opener,
+                decoder: &mut decoder,
                 devices,
             };
             one(&mut from, &hole, source, &mut buffer, &mut filled);
@@ -131,6 +133,7 @@ pub fn fill(
 struct From<'f, 't> {
     core: &'f CoreFile,
     opener: &'f mut Opener<'t>,
+    decoder: &'f mut zpool::Decoder,
     devices: &'f [File],
 }
 
@@ -147,15 +150,14 @@ impl Part<'_> {
                 true => Ok(()),
                 false => Err("the file is cut".into()),
             },
-            Source::Object(at) => {
+            Source::Object(at, bytes) => {
                 let into = into.try_into().map_err(|_| "no whole page")?;
                 let mut object = [0; zpool::OBJECT_MAX];
-                // What lies behind the block may not be there.
-                let there = zpool::object_bytes(*at as usize);
-                if *at == 0 || !from.core.read(*at, &mut object[..there]) {
+                let object = &mut object[..*bytes];
+                if *at == 0 || !from.core.read(*at, object) {
                     return Err("the file is cut".into());
                 }
-                zpool::open_object(&object, into)
+                zpool::open_object(object, into, from.decoder)
                     .map_err(|_| "compressed memory does not have what was stored there")?;
                 Ok(())
             }

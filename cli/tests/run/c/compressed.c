@@ -1,10 +1,16 @@
-/* compressed MIB: memory that compresses, touched at random, forked, moved, dropped in part and walked
- * through; it must always be what it should be. */
+/* compressed MIB NOISE: memory that compresses, but for each NOISEth page, touched at random, locked in
+ * part, forked, moved, dropped in part and walked through; it must always be what it should be. */
 #include "check.h"
 
-static size_t pages;
+static size_t pages, noise;
 
-static u64 word(size_t page, u64 change, size_t w) { return (u64)page << 32 | change << 16 | w; }
+static u64 word(size_t page, u64 change, size_t w) {
+  u64 x = (u64)page << 32 | change << 16 | w;
+  if (noise == 0 || page % noise) return x;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+  x = (x ^ x >> 27) * 0x94d049bb133111eb;
+  return x ^ x >> 31;
+}
 
 /* Of page `page` all words are right; `change` of it. */
 static void check_page(const char *base, size_t page, u64 change, const char *when) {
@@ -20,8 +26,9 @@ static void write_page(char *base, size_t page, u64 change) {
 }
 
 int main(int argc, char **argv) {
-  MUST(argc == 2);
+  MUST(argc == 3);
   size_t bytes = atol(argv[1]) * MB;
+  noise = atol(argv[2]);
   pages = bytes / PAGE;
   unsigned char *change = calloc(pages, 1);
   char *m = map_rw(bytes);
@@ -32,6 +39,17 @@ int main(int argc, char **argv) {
     check_page(m, page, change[page], "jumps");
     if (i % 3 == 0) write_page(m, page, ++change[page]);
   }
+  /* What is locked is there, whatever else is touched. */
+  static unsigned char core[4 * MB / PAGE];
+  MUST(mlock(m, 4 * MB) == 0);
+  for (int i = 0; i < 20000; i++) {
+    size_t page = next(&state) % pages;
+    check_page(m, page, change[page], "locked");
+  }
+  MUST(mincore(m, 4 * MB, core) == 0);
+  for (size_t i = 0; i < sizeof core; i++)
+    if (!(core[i] & 1)) STOP("page %zu is locked and not there", i);
+  MUST(munlock(m, 4 * MB) == 0);
   for (int round = 0; round < 2; round++) {
     pid_t child = fork();
     MUST(child >= 0);
