@@ -38,7 +38,7 @@ fn a_build_that_swaps() {
         "--jobs",
         "4",
         "--lines",
-        "40000",
+        "20000",
         "--memory",
         "96M",
         "--first",
