@@ -19,14 +19,14 @@
 
 /* The pages leave, where there is somebody who takes them: without us they stay. */
 static void push_out(char *from, size_t pages) {
-  static unsigned char there[1024];
+  unsigned char there[1];
   static int in_vain;
   if (in_vain || !getenv("HUGESWAP_RUN")) return;
   for (int tries = 0; tries < 2000; tries++) {
     madvise(from, pages * PAGE, MADV_PAGEOUT);
-    if (syscall(SYS_mincore, from, pages * PAGE, there)) return;
     size_t n = 0;
-    for (size_t k = 0; k < pages; k++) n += there[k] & 1;
+    /* Page by page: there may be holes. */
+    for (size_t k = 0; k < pages; k++) n += !syscall(SYS_mincore, from + k * PAGE, PAGE, there) && there[0] & 1;
     if (n < pages / 8) return;
     usleep(100);
   }
