@@ -60,7 +60,7 @@ mod snapshot;
 mod table;
 
 pub use credit::{Credit, AT_A_TIME};
-pub use lru::{List, Lru, Shadow};
+pub use lru::{InVain, List, Lru, Shadow};
 pub use queue::Queue;
 pub use snapshot::{Snapshot, Where};
 pub use table::{

@@ -27,6 +27,28 @@ pub enum List {
     Walk = 1,
 }
 
+impl List {
+    fn other(self) -> List {
+        match self {
+            List::Main => List::Walk,
+            List::Walk => List::Main,
+        }
+    }
+}
+
+/// Ranges of each list that were taken and could not leave.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InVain([usize; 2]);
+
+impl InVain {
+    pub fn note(&mut self, list: List) {
+        self.0[list as usize] += 1;
+    }
+    fn of(self, list: List) -> usize {
+        self.0[list as usize]
+    }
+}
+
 /// Of the ranges that walks bring in one in so many goes to the main list.
 const STAYS: u32 = 8;
 /// The walk list keeps this part of the limit, and so many ranges at least: several walks, and
@@ -251,22 +273,29 @@ impl Lru {
         l.ends[list as usize].append(t, pmd, r);
     }
 
-    /// Takes the range whose turn it is. `limit`: pages that may be resident. `in_vain`: ranges
-    /// that were taken just now and could not leave: when there are no others on the main list,
-    /// the walk list is not spared; nor is what is older there than all of the main list.
-    pub fn pop(&self, t: &Ranges, limit: i64, in_vain: usize) -> Option<Pmd> {
+    /// Takes the range whose turn it is, and says from which list. `limit`: pages that may be resident.
+    /// `in_vain`: ranges that were taken just now and could not leave: where there are no others on one
+    /// list the other has its turn. Of the walk list what is older than all of the main list is not spared.
+    pub fn pop(&self, t: &Ranges, limit: i64, in_vain: InVain) -> Option<(Pmd, List)> {
         let fits = limit.max(0) as usize / PMD_NR;
         let keep = (fits / WALK_PART).max(WALK_LEAST.min(fits / 4));
         let mut l = self.0.lock();
         let older = l.waits(t, List::Walk) > l.waits(t, List::Main);
-        let [main, walk] = &mut l.ends;
-        let e = if walk.len > keep || older || main.len <= in_vain && walk.len > 0 {
-            walk
+        let len = |list| l.ends[list as usize].len;
+        let others = |list| len(list) > in_vain.of(list);
+        let list = if len(List::Walk) > keep || older {
+            List::Walk
         } else {
-            main
+            List::Main
         };
+        let list = if others(list) || !others(list.other()) && len(list) > 0 {
+            list
+        } else {
+            list.other()
+        };
+        let e = &mut l.ends[list as usize];
         let (pmd, _) = link(t, e.head)?;
-        e.unlink(t, pmd).map(|_| pmd)
+        e.unlink(t, pmd).map(|_| (pmd, list))
     }
 
     /// Makes a range the oldest of both lists, if it is on the list: its lock, which the caller holds,
@@ -300,6 +329,12 @@ impl Lru {
 mod tests {
     use super::*;
 
+    impl Lru {
+        fn take(&self, t: &Ranges, limit: i64) -> Option<Pmd> {
+            self.pop(t, limit, InVain::default()).map(|(pmd, _)| pmd)
+        }
+    }
+
     #[test]
     fn the_last_can_be_the_first() {
         let t = Ranges::new().unwrap();
@@ -313,11 +348,11 @@ mod tests {
                 && l.hasten(&t, Pmd(4), List::Main)
                 && l.hasten(&t, Pmd(4), List::Main)
         );
-        assert_eq!(l.pop(&t, 64 << 9, 0), Some(Pmd(4)));
+        assert_eq!(l.take(&t, 64 << 9), Some(Pmd(4)));
         assert!(!l.hasten(&t, Pmd(4), List::Main) && !l.hasten(&t, Pmd(9), List::Main));
         t.get_or_map(Pmd(5)).unwrap();
         l.push(&t, Pmd(5), List::Main);
-        let rest: Vec<_> = core::iter::from_fn(|| l.pop(&t, 64 << 9, 0)).collect();
+        let rest: Vec<_> = core::iter::from_fn(|| l.take(&t, 64 << 9)).collect();
         assert_eq!(rest, [3, 1, 2, 5].map(Pmd));
         assert!(l.is_empty());
     }
@@ -331,14 +366,14 @@ mod tests {
             l.push(&t, Pmd(i), List::Main);
         }
         assert_eq!(l.len(), 3);
-        assert_eq!(l.pop(&t, 64 << 9, 0), Some(Pmd(3)));
+        assert_eq!(l.take(&t, 64 << 9), Some(Pmd(3)));
         l.push(&t, Pmd(3), List::Main);
         assert_eq!(
             (
-                l.pop(&t, 64 << 9, 0),
-                l.pop(&t, 64 << 9, 0),
-                l.pop(&t, 64 << 9, 0),
-                l.pop(&t, 64 << 9, 0)
+                l.take(&t, 64 << 9),
+                l.take(&t, 64 << 9),
+                l.take(&t, 64 << 9),
+                l.take(&t, 64 << 9)
             ),
             (Some(Pmd(1)), Some(Pmd(2)), Some(Pmd(3)), None)
         );
@@ -357,7 +392,7 @@ mod tests {
                 continue;
             }
             if resident == limit {
-                let victim = l.pop(&t, pages, 0).unwrap().0 as usize - 1;
+                let victim = l.take(&t, pages).unwrap().0 as usize - 1;
                 state[victim].0 = false;
                 state[victim].2 = l.evict(state[victim].1, PMD_NR);
                 resident -= 1;
@@ -395,7 +430,7 @@ mod tests {
             t.get_or_map(Pmd(i)).unwrap();
             l.push(&t, Pmd(i), if i % 2 == 0 { List::Main } else { List::Walk });
         }
-        let left: Vec<_> = core::iter::from_fn(|| l.pop(&t, 64 << 9, 0))
+        let left: Vec<_> = core::iter::from_fn(|| l.take(&t, 64 << 9))
             .take(6)
             .collect();
         assert_eq!(left, [1, 3, 5, 7, 2, 4].map(Pmd));
@@ -416,14 +451,14 @@ mod tests {
         (7..=40).for_each(|range| put(range, List::Main));
         // Whoever came first leaves first, as long as the walk list is short.
         for range in 1..=6 {
-            assert_eq!(l.pop(&t, limit, 0), Some(Pmd(range)));
+            assert_eq!(l.take(&t, limit), Some(Pmd(range)));
         }
         put(41, List::Walk);
-        assert_eq!(l.pop(&t, limit, 0), Some(Pmd(7)));
+        assert_eq!(l.take(&t, limit), Some(Pmd(7)));
         // Whoever is to leave at once leaves before both.
         assert!(l.hasten(&t, Pmd(41), List::Walk));
-        assert_eq!(l.pop(&t, limit, 0), Some(Pmd(41)));
-        assert_eq!(l.pop(&t, limit, 0), Some(Pmd(8)));
+        assert_eq!(l.take(&t, limit), Some(Pmd(41)));
+        assert_eq!(l.take(&t, limit), Some(Pmd(8)));
     }
 
     #[test]
@@ -435,23 +470,50 @@ mod tests {
         }
     }
 
+    /// Whichever list the ranges that cannot leave are on, the others have their turn.
     #[test]
-    fn ranges_that_cannot_leave_do_not_keep_walks_in() {
+    fn ranges_that_cannot_leave_keep_nobody_in() {
         let t = Ranges::new().unwrap();
         let l = Lru::default();
-        for i in 1..=6 {
+        let limit = 64 << 9;
+        let put = |ranges: core::ops::RangeInclusive<u32>, list| {
+            for i in ranges {
+                t.get_or_map(Pmd(i)).unwrap();
+                l.push(&t, Pmd(i), list);
+            }
+        };
+        let fail = |of: List, times: usize| {
+            let mut in_vain = InVain::default();
+            for _ in 0..times {
+                let (pmd, list) = l.pop(&t, limit, in_vain).unwrap();
+                assert_eq!(list, of, "{pmd:?}");
+                in_vain.note(list);
+                l.push(&t, pmd, list);
+            }
+            in_vain
+        };
+        put(1..=2, List::Main);
+        put(3..=6, List::Walk);
+        let in_vain = fail(List::Main, 2);
+        assert_eq!(l.pop(&t, limit, in_vain), Some((Pmd(3), List::Walk)));
+        // So many walks that they have their turn first.
+        put(7..=30, List::Walk);
+        put(40..=41, List::Main);
+        let in_vain = fail(List::Walk, 27);
+        let (pmd, list) = l.pop(&t, limit, in_vain).unwrap();
+        assert_eq!((pmd, list), (Pmd(1), List::Main));
+    }
+
+    #[test]
+    fn where_little_fits_the_walk_list_has_less_to_itself() {
+        let t = Ranges::new().unwrap();
+        let l = Lru::default();
+        for i in 1..=5 {
             t.get_or_map(Pmd(i)).unwrap();
             let list = if i <= 2 { List::Main } else { List::Walk };
             l.push(&t, Pmd(i), list);
         }
-        let limit = 64 << 9;
-        for in_vain in 0..2 {
-            let main = l.pop(&t, limit, in_vain).unwrap();
-            assert!(main.0 <= 2);
-            l.push(&t, main, List::Main);
-        }
-        assert_eq!(l.pop(&t, limit, 2), Some(Pmd(3)));
-        // Where little fits the walk list has less to itself.
-        assert_eq!(l.pop(&t, 8 << 9, 0), Some(Pmd(4)));
+        assert_eq!(l.take(&t, 64 << 9), Some(Pmd(1)));
+        assert_eq!(l.take(&t, 8 << 9), Some(Pmd(3)));
     }
 }

@@ -15,6 +15,7 @@ use crate::swap_cache::{Start, SwapCache, To, Transfer, Victim, WriteBack, MAX_F
 use crate::sys::futex::{self, Scope};
 use crate::sys::thread::now_ns;
 use crate::sys::{fd, thread, Errno};
+use crate::vma::InVain;
 use core::sync::atomic::Ordering::*;
 
 /// Ranges being written, or read to leave a device, at most.
@@ -405,7 +406,7 @@ impl<'e> Reclaim<'e> {
         let want = (charged / INACTIVE_PART) as usize;
         let all = self.cache.lru.len();
         let limit = self.cache.charge.limit();
-        let (mut in_vain, mut in_a_row) = (0, 0);
+        let (mut in_vain, mut in_a_row) = (InVain::default(), 0);
         // As long as something is inactive more of it is only to be wished for: many ranges may be
         // inactive in part already, or have pages that are spared.
         let patience = |inactive| match inactive {
@@ -417,7 +418,7 @@ impl<'e> Reclaim<'e> {
             && (*staged < want || self.inactive.len < INACTIVE_LEAST)
         {
             in_a_row += 1;
-            let Some(pmd) = self.cache.lru.pop(&self.cache.ranges, limit, in_vain) else {
+            let Some((pmd, list)) = self.cache.lru.pop(&self.cache.ranges, limit, in_vain) else {
                 return;
             };
             match self.cache.deactivate(pmd) {
@@ -427,7 +428,7 @@ impl<'e> Reclaim<'e> {
                     *staged += self.cache.staged(pmd);
                     in_a_row = 0;
                 }
-                Victim::Skip => in_vain += 1,
+                Victim::Skip => in_vain.note(list),
                 Victim::NoFrame => return,
             }
         }
