@@ -38,6 +38,8 @@ const DEPTH: usize = 128;
 const SPIN_NS: u64 = 50_000;
 /// As long as a read is in flight.
 const SPIN_READ_NS: u64 = 150_000;
+/// A moment's pause between two looks that took so long was another thread's.
+const PREEMPTED_NS: u64 = 20_000;
 /// Sleeps without looking first, after looking was in vain.
 const SPIN_PAUSE_MAX: u32 = 64;
 
@@ -117,6 +119,11 @@ impl Spin {
     }
     fn worked(&mut self) {
         self.pause = 0;
+    }
+    /// Others wait for a processor, the program's own threads among them: looking takes it from them.
+    fn gives_way(&mut self) {
+        self.pause = SPIN_PAUSE_MAX;
+        self.skip = SPIN_PAUSE_MAX;
     }
     fn may(&mut self) -> bool {
         if self.skip > 0 {
@@ -215,20 +222,28 @@ impl<'e> Handler<'e> {
             SPIN_NS
         };
         let start = now_ns();
-        loop {
+        let mut preempted = false;
+        let found = loop {
             if self.look(other) {
                 self.spin.worked();
-                return true;
+                break true;
             }
             // Asked after looking: where the program runs on this CPU the time was its own.
-            if now_ns() - start >= limit {
+            let looked = now_ns();
+            if looked - start >= limit {
                 self.spin.failed();
-                return false;
+                break false;
             }
             for _ in 0..32 {
                 core::hint::spin_loop();
             }
+            preempted |= now_ns() - looked > PREEMPTED_NS;
+        };
+        // Beside a thread that jumps the processor is that thread's, as it should be.
+        if preempted && self.kick.near() == 0 {
+            self.spin.gives_way();
         }
+        found
     }
 
     /// Waits until no transfer of the handler is in flight and nothing is held ahead.
