@@ -58,14 +58,6 @@ fn limit() -> usize {
     ok.map_or(usize::MAX, |_| r.rlim_cur as usize)
 }
 
-/// Whether some of the stretch is kept for the heap, and is no memory yet as far as the program knows.
-pub fn is_beyond(start: usize, end: usize) -> bool {
-    let h = HEAP.lock();
-    let from = h.now.next_multiple_of(PAGE_SIZE).max(start);
-    let to = h.end.min(end);
-    from < to && state().lock().is_unused_heap(from, to)
-}
-
 /// Holes that the program has made there are mapped again. ENOMEM where it has mapped something else.
 fn fill_holes(e: &Engine, bell: usize, start: usize, end: usize) -> Result<(), Errno> {
     let holes = state().lock().missing_heap(start, end);
