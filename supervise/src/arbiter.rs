@@ -28,14 +28,17 @@ const IDLE_PART: i64 = 128;
 
 pub struct Arbiter {
     limit: i64,
+    /// There is a device for what one that rests gives up.
+    has_devices: bool,
     /// Of each process: the faults that were counted last, and when that number changed.
     faults: HashMap<Id, (u64, Instant)>,
 }
 
 impl Arbiter {
-    pub fn new(limit_bytes: u64) -> Arbiter {
+    pub fn new(limit_bytes: u64, has_devices: bool) -> Arbiter {
         Arbiter {
             limit: (limit_bytes / PAGE_SIZE as u64) as i64,
+            has_devices,
             faults: HashMap::new(),
         }
     }
@@ -56,7 +59,7 @@ impl Arbiter {
             .map(|&(id, m)| Want {
                 used: m.charged(),
                 pressed: m.page().pressed.load(Acquire) != 0,
-                rests: rests(&mut self.faults, id, m.page()),
+                rests: rests(&mut self.faults, id, m.page()) && self.has_devices,
             })
             .collect();
         let targets = shares(self.limit, &wants);

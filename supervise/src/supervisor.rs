@@ -304,7 +304,7 @@ impl Run {
             let mode = self.control.settings.seal_mode();
             core_file::Cores::new(mode, self.processes.bell(), plan.args.verbose)
         };
-        let mut arbiter = arbiter::Arbiter::new(self.limit);
+        let mut arbiter = arbiter::Arbiter::new(self.limit, !self.devices.is_empty());
         let mut usages: Vec<Usage> = self.usages();
         self.discard_free();
         loop {
