@@ -210,8 +210,15 @@ fn first_process_of_a_container() {
                   while [ $n != 0 ]; do n=$(grep -h '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l); done; \
                   echo ready; while :; do sleep 0.02; done";
     let _machine = machine();
-    let mut child = Command::new("unshare")
-        .args(["-p", "-f", "--mount-proc"])
+    // A shell can't trap what was ignored when it began, as in a job in the background.
+    let mut child = Command::new("env")
+        .args([
+            "--default-signal=INT",
+            "unshare",
+            "-p",
+            "-f",
+            "--mount-proc",
+        ])
         .arg(hugeswap())
         .args([
             "run", "--memory", "64M", "--swap", "ram", "--", "sh", "-c", script,
