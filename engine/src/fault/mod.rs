@@ -729,6 +729,10 @@ impl<'e> Handler<'e> {
 
     /// Requests pages in the order of their slots, where that saves many requests. Gives those pages.
     fn submit_gathered(&mut self, slot: usize, read: &Read) -> PageMask {
+        if read.pages.count() == 1 {
+            // Most reads of who jumps.
+            return PageMask::EMPTY;
+        }
         let pieces = || self.cache.pieces(read.pmd, read.entry, read.pages);
         // Of memory a request costs little more than its bytes.
         let on_disk = |e: SwapEntry| self.cache.is_disk(e.device().index());

@@ -166,7 +166,7 @@ impl SwapCache {
 
     /// A walk brings in so many pages. If they are more than was there the range is the walk's, though it may
     /// be on the main list since a jump seemed to begin it, or since it left in part.
-    pub(super) fn join_walk(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: usize) {
+    fn join_walk(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: usize) {
         if g.listed && (g.list == List::Walk || g.present.count() >= pages) {
             return;
         }

@@ -558,7 +558,9 @@ impl SwapCache {
 
     /// Gives the program these pages, which the frame holds.
     fn map_pages(&self, pmd: Pmd, g: &mut RangeGuard<'_>, frame: Frame, pages: PageMask) {
-        self.join_walk(pmd, g, pages.count());
+        // Who jumps about in what fits gets wholes too: such a range stays on the list that it is on.
+        let list = self.lru.arrive(g.shadow, self.charge.limit());
+        g.belongs_to(list);
         // What is elsewhere must not become zeros.
         let complete = g.swapped.or(g.compressed).minus(pages).minus(g.present);
         let complete = complete.is_empty();
