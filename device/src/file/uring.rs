@@ -94,7 +94,15 @@ pub(super) struct UringQueue {
 
 fn build(entries: u32) -> Result<IoUring, Errno> {
     // Not mapped in children: they would take completions away from us.
-    let ring = IoUring::builder().dontfork().build(entries);
+    let ring = |coop: bool| {
+        let mut builder = IoUring::builder();
+        if coop {
+            // Whoever has requests in flight looks or sleeps in the kernel: no need to interrupt it. Since 5.19.
+            builder.setup_coop_taskrun();
+        }
+        builder.dontfork().build(entries)
+    };
+    let ring = ring(true).or_else(|_| ring(false));
     ring.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
 }
 

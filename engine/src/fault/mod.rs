@@ -190,7 +190,12 @@ impl<'e> Handler<'e> {
     /// Serves the faults and ends the transfers that are there. False if there were none.
     fn look(&mut self, other: &mut dyn FnMut(&mut Self, &PageFault) -> bool) -> bool {
         let mut msgs = [Msg::default(); 16];
-        let n = self.cache.program().read(&mut msgs).len();
+        // Reading takes locks that whoever faults needs too; asking takes none.
+        let program = self.cache.program();
+        let n = match program.has_message() {
+            true => program.read(&mut msgs).len(),
+            false => 0,
+        };
         let faults = || msgs[..n].iter().filter_map(Msg::page_fault);
         // Reclaim first: to serve the others we may have to wait for it.
         let kick = self.kick;
