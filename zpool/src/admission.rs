@@ -32,8 +32,8 @@ const LOOK: u32 = 512;
 /// So many times what is lost must be saved: the last page that the pool takes saves less than the average.
 const CAUTION: u64 = 1;
 /// What a fault costs beside the handler's work, and what it costs to compress a page and to move it out.
-const HAND_OVER_NS: u32 = 15_000;
-const OUT_NS: u32 = 8_000;
+const HAND_OVER_NS: u32 = 5_000;
+const OUT_NS: u32 = 4_000;
 /// What faults are thought to cost before any was measured.
 const POOL_NS: u32 = 12_000;
 const DEVICE_NS: u32 = 80_000;
@@ -118,6 +118,11 @@ impl Admission {
 
     pub fn device_took(&self, ns: u64) {
         mix(&self.device_ns, ns.min(1 << 20) as u32, 1, 255);
+    }
+
+    /// What a fault takes that has to read.
+    pub fn device_ns(&self) -> u32 {
+        self.device_ns.load(Relaxed)
     }
 
     fn look(&self, fill: Fill) {

@@ -154,6 +154,11 @@ impl Zpool {
         }
     }
 
+    /// A fault takes so long that has to read from a device. As long as that was not said there is none.
+    pub fn reads_take(&self, ns: u32) {
+        self.choice.reads_take(ns);
+    }
+
     fn compress(&self, page: &Page, to: &mut [u8]) -> Option<(Codec, usize)> {
         let mut encoder = self.encoder.lock();
         if self.choice.probes() {

@@ -239,7 +239,7 @@ impl<'e> Handler<'e> {
                 self.spin.failed();
                 break false;
             }
-            for _ in 0..32 {
+            for _ in 0..4 {
                 core::hint::spin_loop();
             }
             preempted |= now_ns() - looked > PREEMPTED_NS;

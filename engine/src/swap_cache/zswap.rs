@@ -127,6 +127,9 @@ impl SwapCache {
             true => How::AsIs,
             false => How::Small,
         };
+        if !z.alone {
+            pool.reads_take(z.admission.device_ns());
+        }
         let time = self.lru.time();
         let (mut tried, mut stored, mut bytes, mut small) = (0, PageMask::EMPTY, 0, 0);
         let start = now_ns();
