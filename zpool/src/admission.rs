@@ -4,7 +4,8 @@
 //! left since it did (the kernel's refault distance). If that is less than the pages of memory that the pool
 //! takes, the page would still be resident without the pool, and the fault is the pool's fault; if it is more,
 //! the page would have to be read from a device. As long as more time is saved than is lost the pool may grow,
-//! else it shrinks.
+//! else it shrinks. What comes by many pages at a time is read in little more time than it is decompressed in, but
+//! was to be compressed before: there the pool loses even where it saves reads.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use hugeswap_mm::PAGE_SIZE;
@@ -28,15 +29,76 @@ const LEAST: u32 = ONE / 32;
 const MOST: u32 = ONE / 4 * 3;
 const STEP: u32 = ONE / 64;
 /// Faults after which that is looked at.
-const LOOK: u32 = 512;
-/// So many times what is lost must be saved: the last page that the pool takes saves less than the average.
-const CAUTION: u64 = 1;
-/// What a fault costs beside the handler's work, and what it costs to compress a page and to move it out.
+const LOOK: u32 = 256;
+/// Faults for so many pages at most tell what one takes, others what a page takes.
+const FEW: usize = 4;
+/// What a fault costs beside the handler's work, and what it costs to compress a page, wanted or not.
 const HAND_OVER_NS: u32 = 5_000;
 const OUT_NS: u32 = 4_000;
 /// What faults are thought to cost before any was measured.
-const POOL_NS: u32 = 12_000;
-const DEVICE_NS: u32 = 80_000;
+const POOL: Cost = Cost::new(6_000, 2_000);
+const DEVICE: Cost = Cost::new(40_000, 4_000);
+
+/// What a fault takes.
+struct Cost {
+    /// For one page.
+    ns: AtomicU32,
+    /// For each page more.
+    page_ns: AtomicU32,
+}
+
+impl Cost {
+    const fn new(ns: u32, page_ns: u32) -> Cost {
+        Cost {
+            ns: AtomicU32::new(ns),
+            page_ns: AtomicU32::new(page_ns),
+        }
+    }
+
+    /// A fault for so many pages took so long.
+    fn took(&self, pages: usize, ns: u64) {
+        let ns = ns.min(1 << 20) as u32;
+        match pages {
+            0..=FEW => mix(&self.ns, ns, 1, 255),
+            n => {
+                let more = ns.saturating_sub(self.ns.load(Relaxed));
+                mix(&self.page_ns, more / n as u32, 1, 63);
+            }
+        }
+    }
+
+    fn of(&self, all: &Wanted) -> u64 {
+        let (faults, pages) = (u64::from(all.faults), u64::from(all.pages));
+        let more = pages.saturating_sub(faults) * u64::from(self.page_ns.load(Relaxed));
+        faults * u64::from(self.ns.load(Relaxed)) + more
+    }
+}
+
+/// What was wanted.
+struct Wanted {
+    faults: u32,
+    pages: u32,
+}
+
+#[derive(Default)]
+struct Tally {
+    faults: AtomicU32,
+    pages: AtomicU32,
+}
+
+impl Tally {
+    fn add(&self, pages: usize) {
+        self.faults.fetch_add(1, Relaxed);
+        self.pages.fetch_add(pages as u32, Relaxed);
+    }
+
+    fn take(&self) -> Wanted {
+        Wanted {
+            faults: self.faults.swap(0, Relaxed),
+            pages: self.pages.swap(0, Relaxed),
+        }
+    }
+}
 
 pub struct Admission {
     /// Size of a page in the pool, in parts of a page.
@@ -47,11 +109,13 @@ pub struct Admission {
     /// Of the limit.
     share: AtomicU32,
     /// Faults since the last look, on pages that would be resident without the pool, and on others.
-    lost: AtomicU32,
-    saved: AtomicU32,
+    lost: Tally,
+    saved: Tally,
+    /// Pages that were compressed and have left, wanted or not.
+    out: AtomicU32,
     /// What a fault costs that finds its page in the pool, and one that has to read.
-    pool_ns: AtomicU32,
-    device_ns: AtomicU32,
+    pool: Cost,
+    device: Cost,
 }
 
 impl Default for Admission {
@@ -61,10 +125,11 @@ impl Default for Admission {
             useful: AtomicU32::new(ONE),
             asked: AtomicU32::new(0),
             share: AtomicU32::new(FIRST),
-            lost: AtomicU32::new(0),
-            saved: AtomicU32::new(0),
-            pool_ns: AtomicU32::new(POOL_NS),
-            device_ns: AtomicU32::new(DEVICE_NS),
+            lost: Tally::default(),
+            saved: Tally::default(),
+            out: AtomicU32::new(0),
+            pool: POOL,
+            device: DEVICE,
         }
     }
 }
@@ -100,43 +165,46 @@ impl Admission {
         mix(&self.useful, ONE, pages, MEMORY);
         let lost = (age as usize) < fill.pages;
         let which = if lost { &self.lost } else { &self.saved };
-        which.fetch_add(1, Relaxed);
-        if self.lost.load(Relaxed) + self.saved.load(Relaxed) >= LOOK {
+        which.add(pages);
+        self.out.fetch_add(pages as u32, Relaxed);
+        if self.lost.faults.load(Relaxed) + self.saved.faults.load(Relaxed) >= LOOK {
             self.look(fill);
         }
     }
 
     /// So many pages left the pool for a device.
     pub fn written_back(&self, pages: usize) {
+        self.out.fetch_add(pages as u32, Relaxed);
         mix(&self.useful, 0, pages, MEMORY);
     }
 
     /// A fault was served from the pool, or from a device, in so much time.
-    pub fn pool_took(&self, ns: u64) {
-        mix(&self.pool_ns, ns.min(1 << 20) as u32, 1, 255);
+    pub fn pool_took(&self, pages: usize, ns: u64) {
+        self.pool.took(pages, ns);
     }
 
-    pub fn device_took(&self, ns: u64) {
-        mix(&self.device_ns, ns.min(1 << 20) as u32, 1, 255);
+    pub fn device_took(&self, pages: usize, ns: u64) {
+        self.device.took(pages, ns);
     }
 
     /// What a fault takes that has to read.
     pub fn device_ns(&self) -> u32 {
-        self.device_ns.load(Relaxed)
+        self.device.ns.load(Relaxed)
     }
 
     fn look(&self, fill: Fill) {
-        let (lost, saved) = (self.lost.swap(0, Relaxed), self.saved.swap(0, Relaxed));
-        let pool_ns = u64::from(self.pool_ns.load(Relaxed) + HAND_OVER_NS + OUT_NS);
-        let device_ns = u64::from(self.device_ns.load(Relaxed) + HAND_OVER_NS);
-        let lost = u64::from(lost) * pool_ns * CAUTION;
-        let saved = u64::from(saved) * device_ns.saturating_sub(pool_ns);
+        let (lost, saved) = (self.lost.take(), self.saved.take());
+        let out = u64::from(self.out.swap(0, Relaxed)) * u64::from(OUT_NS);
+        let took =
+            |cost: &Cost, w: &Wanted| cost.of(w) + u64::from(w.faults) * u64::from(HAND_OVER_NS);
+        let lost = took(&self.pool, &lost) + took(&self.pool, &saved) + out;
+        let saved = took(&self.device, &saved);
         let limit = fill.limit.max(1) as u64;
         let taken = (fill.pages as u64 * u64::from(ONE) / limit).min(ONE.into()) as u32;
         let share = self.share.load(Relaxed);
         let share = match saved > lost {
-            // It is no limit to what does not reach it.
-            true if taken + STEP < share => share,
+            // It is no limit to what does not reach it. But at the least little is let in.
+            true if taken + STEP < share && share > LEAST => share,
             true => share + STEP,
             false => share.min(taken + STEP).saturating_sub(STEP),
         };
@@ -154,7 +222,9 @@ impl Admission {
     }
 
     fn pays(&self) -> bool {
-        self.size.load(Relaxed) < SMALL_ENOUGH && self.useful.load(Relaxed) >= USEFUL
+        let share = self.share.load(Relaxed);
+        let small = self.size.load(Relaxed) < SMALL_ENOUGH;
+        small && share > LEAST && self.useful.load(Relaxed) >= USEFUL
     }
 
     /// Of `limit` pages, those that the pool may take.
@@ -172,6 +242,10 @@ mod tests {
     use super::*;
 
     const LIMIT: i64 = 64_000;
+    const EMPTY: Fill = Fill {
+        pages: 0,
+        limit: LIMIT,
+    };
     const LEAST_PAGES: usize = LIMIT as usize / 32;
 
     fn admitted(a: &Admission) -> usize {
@@ -198,8 +272,10 @@ mod tests {
         }
         assert_eq!(admitted(&a), 100);
         assert_eq!(a.most(LIMIT), LEAST_PAGES);
+        // And it is wanted.
         for _ in 0..100 {
             a.compressed(96, 96 * 1000);
+            (0..32).for_each(|_| a.wanted(1, 100_000, EMPTY));
         }
         assert_eq!(admitted(&a), 1600);
     }
@@ -225,6 +301,17 @@ mod tests {
         assert_eq!(admitted(&a), 100);
         want(&a, (0..2000).map(|_| 100_000));
         assert_eq!(admitted(&a), 1600);
+    }
+
+    /// Hardly anything of it is wanted before it has to make way.
+    #[test]
+    fn what_is_not_wanted_again_is_left_alone() {
+        let a = Admission::default();
+        for _ in 0..10_000 {
+            a.written_back(15);
+            want(&a, [100_000].into_iter());
+        }
+        assert_eq!((admitted(&a), a.most(LIMIT)), (100, LEAST_PAGES));
     }
 
     #[test]
@@ -253,9 +340,12 @@ mod tests {
     fn it_is_of_no_use_before_memory() {
         let a = Admission::default();
         for _ in 0..2000 {
-            a.device_took(15_000);
+            a.device_took(1, 8_000);
         }
-        want(&a, (0..50_000).map(|_| 100_000));
+        for _ in 0..500 {
+            a.compressed(96, 96 * 1000);
+            want(&a, (0..96).map(|_| 100_000));
+        }
         assert_eq!(a.most(LIMIT), LEAST_PAGES);
     }
 }

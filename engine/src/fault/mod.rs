@@ -48,6 +48,7 @@ const SPIN_PAUSE_MAX: u32 = 64;
 struct Transfer {
     pmd: Pmd,
     whole: bool,
+    pages: usize,
     start_ns: u64,
     /// Requests that are not complete, and one more as long as they are being made.
     pending: u32,
@@ -382,7 +383,7 @@ impl<'e> Handler<'e> {
                     self.cache.stats().pgminfault.inc();
                     let took_ns = now_ns() - start_ns;
                     self.cache.stats().fault_ns.record(took_ns);
-                    self.cache.load_took(took_ns);
+                    self.cache.load_took(pages, took_ns);
                     if jumps {
                         self.near.jump(f.tid);
                     } else {
@@ -706,6 +707,7 @@ impl<'e> Handler<'e> {
         self.transfers[slot] = Some(Transfer {
             pmd: read.pmd,
             whole,
+            pages: read.pages.count(),
             start_ns: read.start_ns,
             pending: 1,
             failed: false,
@@ -843,9 +845,7 @@ impl<'e> Handler<'e> {
             let took = now_ns() - t.start_ns;
             self.cache.stats().fault_ns.record(took);
             self.working_set.waited(took);
-            if !t.whole {
-                self.cache.read_took(took);
-            }
+            self.cache.read_took(t.pages, took);
         }
     }
 }

@@ -336,14 +336,14 @@ impl SwapCache {
         self.stats().zswpin.add(pages as u64);
     }
 
-    /// A fault took so long that found its page in compressed memory.
-    pub fn load_took(&self, ns: u64) {
-        self.zswap.admission.pool_took(ns);
+    /// A fault took so long that found its pages in compressed memory.
+    pub fn load_took(&self, pages: usize, ns: u64) {
+        self.zswap.admission.pool_took(pages, ns);
     }
 
-    /// One took so long that had to read a page or a few.
-    pub fn read_took(&self, ns: u64) {
-        self.zswap.admission.device_took(ns);
+    /// One took so long that had to read them.
+    pub fn read_took(&self, pages: usize, ns: u64) {
+        self.zswap.admission.device_took(pages, ns);
     }
 
     /// Opens all that is compressed of the range, each page to its place in the frame, which is ready as a
