@@ -89,7 +89,8 @@ impl Arena {
                         swap,
                         room,
                         first: None,
-                        compress: None,
+                        // Swap is what is measured.
+                        compress: Some("off"),
                     },
                 }
             }

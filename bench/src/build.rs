@@ -70,7 +70,7 @@ const AFTER: &str = "The files are generated, and what the compiler makes of the
 zram's memory is not charged to the group, and so the group of hugeswap has the size of the first device more.";
 
 /// What hugeswap's `--memory` does not count of the group, as in `bench programs`.
-const MARGIN: u64 = 24 * MIB;
+const MARGIN: u64 = 16 * MIB;
 
 #[derive(Clone, Debug, Serialize)]
 struct Run {

@@ -178,8 +178,8 @@ impl Own {
         found
     }
 
-    /// What the group is charged for, but for pages of files that can be dropped.
-    pub fn charged(&self) -> Option<u64> {
+    /// What the group is charged for.
+    pub fn charged(&self) -> Option<Charged> {
         let (usage, prefix, cache) = match self.version {
             Version::V1 => ("memory.usage_in_bytes", "total_", "total_cache"),
             Version::V2 => ("memory.current", "", "file"),
@@ -187,9 +187,16 @@ impl Own {
         let used = read_number(&self.path.join(usage))?;
         let stat = fs::read_to_string(self.path.join("memory.stat")).ok()?;
         let entry = |name: &str| entry_of(&stat, name).unwrap_or(0);
-        // What is dirty goes to its file when there is need.
         let files = entry(cache).saturating_sub(entry(&format!("{prefix}shmem")));
-        Some(used.saturating_sub(files))
+        let of_files = |names: [&str; 2]| names.iter().map(|name| entry(name)).sum();
+        Some(Charged {
+            kept: used.saturating_sub(files),
+            refaults: entry(&format!("{prefix}workingset_refault_file")),
+            unwritten: match self.version {
+                Version::V1 => of_files(["total_dirty", "total_writeback"]),
+                Version::V2 => of_files(["file_dirty", "file_writeback"]),
+            },
+        })
     }
 
     /// The directory in which a child with a limit can be made.
@@ -217,6 +224,17 @@ impl Own {
 
 fn has_word(list: &str, word: &str) -> bool {
     list.split_whitespace().any(|other| other == word)
+}
+
+/// What a group is charged for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Charged {
+    /// Bytes, of all but pages of files.
+    pub kept: u64,
+    /// Of the pages of files, bytes that have to be written before they can be dropped.
+    pub unwritten: u64,
+    /// Pages of files that were read again, since the group was made.
+    pub refaults: u64,
 }
 
 /// `mountinfo` and `groups` as in /proc/self; `has_memory` tells whether the

@@ -14,10 +14,21 @@ use hugeswap_mm::PAGE_SIZE;
 
 use super::processes::Processes;
 use super::unmanaged::Watch;
-use hugeswap_host::cgroup::Own;
+use hugeswap_host::cgroup::{Charged, Own};
 
 /// So much is not made up for: it covers what grows between two looks.
 const ALLOWED: u64 = 6 << 20;
+/// In a group that is hardly larger than `--memory` pages of files have no room. Those that are being read, or are not written
+/// yet, can't be dropped: the kernel kills for them, though read-ahead alone may be 16 MiB. And who reads a file
+/// again and again gains more by its pages than by the last of its own. So much of the group is left free beside
+/// such pages, and at most this part of the memory is given up for them.
+const FREE: u64 = 4 << 20;
+const FILES_PART: u64 = 8;
+/// Pages of files that are read again between two looks, and by how much files are given more for it, and less without.
+const REFAULTS: u64 = 256;
+const FILES_STEP: u64 = 2 << 20;
+/// More than that they are not given for being read again.
+const FILES_MOST: u64 = 20 << 20;
 /// The managed part is never made smaller than that: engines could do no work.
 const FLOOR: u64 = 32 << 20;
 /// Looks come no closer together, and take no more than such a part of the time.
@@ -49,12 +60,47 @@ fn managed_limit(memory: u64, outside: u64) -> u64 {
     left.max(FLOOR).min(most)
 }
 
+/// The same where the group has a limit, by which pages of files need room too.
+fn managed_limit_in(memory: u64, outside: u64, files: u64, group: u64) -> u64 {
+    let most = managed_limit(memory, outside);
+    let left = group.saturating_sub(outside + files + FREE);
+    most.min(left.max(most.saturating_sub(memory / FILES_PART)))
+}
+
+/// What pages of files need of a group.
+#[derive(Default)]
+struct Files {
+    unwritten: u64,
+    refaults: Option<u64>,
+    /// Bytes for what is read again.
+    room: u64,
+}
+
+impl Files {
+    /// What they need until the next look, and whether that should be soon.
+    fn look(&mut self, now: &Charged, limit: u64) -> (u64, bool) {
+        let more = now.unwritten.saturating_sub(self.unwritten);
+        self.unwritten = now.unwritten;
+        let then = self.refaults.replace(now.refaults);
+        let again = then.is_some_and(|then| now.refaults.saturating_sub(then) >= REFAULTS);
+        self.room = match again {
+            // What they have already, and more.
+            true => self.room.max(limit.saturating_sub(now.kept + FREE)) + FILES_STEP,
+            false => self.room.saturating_sub(FILES_STEP / 8),
+        };
+        self.room = self.room.min(FILES_MOST).min(limit / FILES_PART);
+        let need = (now.unwritten + more.min(EXPECTED)).max(self.room);
+        (need, again || more > GROWTH)
+    }
+}
+
 pub struct Outside {
     memory: u64,
     front: u32,
     next: Instant,
     urgent_until: Instant,
     last: u64,
+    files: Files,
     recent: [u64; KEPT],
     at: usize,
     peak: u64,
@@ -74,6 +120,7 @@ impl Outside {
             next: Instant::now(),
             urgent_until: Instant::now() + NEW,
             last: 0,
+            files: Files::default(),
             recent: [0; KEPT],
             at: 0,
             peak: 0,
@@ -110,8 +157,11 @@ impl Outside {
         let own = [std::process::id(), self.front];
         let mut all: BTreeSet<u32> = processes.numbers();
         all.extend(strangers.numbers().chain(own));
-        let used = match self.group.usage(&all, now) {
-            Some(used) => used.saturating_sub(self.ram.iter().map(allocated).sum()),
+        let group = self.group.usage(&all, now);
+        let used = match group {
+            Some((used, _)) => used
+                .kept
+                .saturating_sub(self.ram.iter().map(allocated).sum()),
             None => all.iter().map(|&pid| of_process(pid)).sum(),
         };
         // What came or went meanwhile is nobody's fault.
@@ -121,7 +171,11 @@ impl Outside {
         self.recent[self.at] = outside;
         self.at = (self.at + 1) % KEPT;
         self.peak = self.peak.max(outside);
-        if growth > GROWTH {
+        let (files, soon) = match &group {
+            Some((used, limit)) => self.files.look(used, *limit),
+            None => (0, false),
+        };
+        if soon || growth > GROWTH {
             self.urgent_until = now + NEW;
         }
         self.next = now
@@ -130,7 +184,11 @@ impl Outside {
                 false => BETWEEN.max(now.elapsed() * SHARE),
             };
         // What grew since the last look goes on growing until the next.
-        let limit = managed_limit(self.memory, self.bytes() + growth.min(EXPECTED));
+        let outside = self.bytes() + growth.min(EXPECTED);
+        let limit = match group {
+            Some((_, limit)) => managed_limit_in(self.memory, outside, files, limit),
+            None => managed_limit(self.memory, outside),
+        };
         if limit > FLOOR {
             self.too_much = 0;
             return Some(limit);
@@ -186,8 +244,8 @@ impl Group {
         }
     }
 
-    /// What the group is charged for, but for files that can be dropped.
-    fn usage(&mut self, run: &BTreeSet<u32>, now: Instant) -> Option<u64> {
+    /// What the group is charged for, and its limit.
+    fn usage(&mut self, run: &BTreeSet<u32>, now: Instant) -> Option<(Charged, u64)> {
         let own = self.own.as_ref()?;
         if self.looked.is_none_or(|then| now - then > GROUP) {
             let others: BTreeSet<u32> = own.processes().difference(run).copied().collect();
@@ -199,7 +257,8 @@ impl Group {
             self.others = others;
             self.looked = Some(now);
         }
-        self.is_ours.then(|| own.charged()).flatten()
+        let own = self.is_ours.then_some(own)?;
+        own.charged().zip(own.limit())
     }
 }
 
@@ -218,6 +277,50 @@ mod tests {
             most - 100 * MIB + ALLOWED
         );
         assert_eq!(managed_limit(64 * MIB, GIB), FLOOR);
+    }
+
+    #[test]
+    fn a_small_group_leaves_room_for_what_is_written() {
+        let (memory, outside) = (256 * MIB, 8 * MIB);
+        let usual = managed_limit(memory, outside);
+        let limit = |unwritten, group| managed_limit_in(memory, outside, unwritten, group);
+        assert_eq!(limit(0, memory + 16 * MIB), usual);
+        assert_eq!(limit(20 * MIB, memory + 64 * MIB), usual);
+        let left = memory + 16 * MIB - outside - 20 * MIB - FREE;
+        assert_eq!(limit(20 * MIB, memory + 16 * MIB), left);
+        // Not for all that a program writes.
+        assert_eq!(limit(GIB, memory + 16 * MIB), usual - 32 * MIB);
+    }
+
+    #[test]
+    fn files_that_are_read_again_get_more_for_a_while() {
+        let group = 272 * MIB;
+        let mut files = Files::default();
+        let charged = |refaults| Charged {
+            kept: 256 * MIB,
+            unwritten: 0,
+            refaults,
+        };
+        assert_eq!(files.look(&charged(0), group), (0, false));
+        assert_eq!(files.look(&charged(REFAULTS - 1), group), (0, false));
+        let first = group - charged(0).kept - FREE + FILES_STEP;
+        assert_eq!(files.look(&charged(5000), group), (first, true));
+        let second = first + FILES_STEP;
+        assert_eq!(files.look(&charged(9000), group), (second, true));
+        for i in 1..200 {
+            files.look(&charged(20_000 * i), group);
+        }
+        assert_eq!(files.room, FILES_MOST);
+        for _ in 0..200 {
+            files.look(&charged(4_000_000), group);
+        }
+        assert_eq!(files.room, 0);
+        let writes = Charged {
+            unwritten: 10 * MIB,
+            ..charged(4_000_000)
+        };
+        assert_eq!(files.look(&writes, group), (20 * MIB, true));
+        assert_eq!(files.look(&writes, group), (10 * MIB, false));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use hugeswap_control::{Compress, CompressCodec, SwapIn};
 
 use hugeswap_host::size::Size;
-use hugeswap_host::swap_spec::{self, Where};
+use hugeswap_host::swap_spec::{self, SwapSpec, Where};
 
 #[derive(clap::Args, Debug, Clone)]
 #[command(after_help = "\
@@ -37,7 +37,7 @@ pub struct RunArgs {
     pub swapin: SwapInArg,
 
     /// How much of the memory may hold compressed pages, which need no read when they are wanted again: off,
-    /// auto (what it is worth), or a share as in 40% [default: off; with --swap none auto]
+    /// auto (what it is worth), or a share as in 40% [default: auto; with --swap ram off]
     #[arg(long, value_name = "SHARE", value_parser = compress)]
     pub compress: Option<Compress>,
 
@@ -79,10 +79,12 @@ impl RunArgs {
     }
 
     pub fn compress(&self) -> Compress {
+        let is_memory = |place: &Where| matches!(place, Where::Place(p) if p.spec == SwapSpec::Ram);
         match self.compress {
             Some(share) => share,
-            None if self.swaps_nowhere() => Compress::Auto,
-            None => Compress::Off,
+            // There a read is a copy.
+            None if !self.swap.is_empty() && self.swap.iter().all(is_memory) => Compress::Off,
+            None => Compress::Auto,
         }
     }
 }

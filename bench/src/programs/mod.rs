@@ -58,7 +58,7 @@ pub struct ProgramsArgs {
     #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
     pub against: Vec<Kernel>,
 
-    /// Measure hugeswap with compressed memory too, 'auto' or a share of the limit as in 40%
+    /// Measure hugeswap with this 'run --compress' too: 'off', or a share of the limit as in 40%
     #[arg(long, value_name = "SHARE", value_parser = share_of_compressed)]
     pub compress: Option<String>,
 
@@ -110,8 +110,8 @@ fn share(text: &str) -> Result<f64, String> {
 fn share_of_compressed(text: &str) -> Result<String, String> {
     let share = text.strip_suffix('%').and_then(|n| n.parse().ok());
     match (text, share) {
-        ("auto", _) | (_, Some(1..=90)) => Ok(text.to_owned()),
-        _ => Err("give auto, or a share of the limit up to 90%, as in 40%".into()),
+        ("off" | "auto", _) | (_, Some(1..=90)) => Ok(text.to_owned()),
+        _ => Err("give off, auto, or a share of the limit up to 90%, as in 40%".into()),
     }
 }
 
@@ -160,7 +160,7 @@ pub fn run(args: &ProgramsArgs) -> ExitCode {
 }
 
 /// What hugeswap's `--memory` does not count of the group: cached files, and what is in flight.
-const MARGIN: u64 = 24 * MIB;
+const MARGIN: u64 = 16 * MIB;
 /// Below this hugeswap refuses to run.
 const LEAST_LIMIT: u64 = LEAST_MEMORY + MARGIN;
 const LEAST_SIZE: u64 = 128 * MIB;
@@ -395,7 +395,7 @@ impl Bench<'_> {
             ("hugeswap".to_owned(), Device::Disk, hugeswap(None)),
         ];
         if let Some(share) = &self.args.compress {
-            let name = format!("hugeswap, compressed {share}");
+            let name = format!("hugeswap --compress {share}");
             sides.push((name, Device::Disk, hugeswap(Some(share))));
         }
         for kernel in &self.kernels {

@@ -156,7 +156,7 @@ impl Run<'_> {
         let stats = dir.0.join("stats.json");
         let mut command = Command::new("timeout");
         command.args(["--signal=KILL", "300"]).arg(hugeswap());
-        command.args(["run", "--memory", "64M", "--swap"]);
+        command.args(["run", "--memory", "64M", "--compress=off", "--swap"]);
         command.arg(self.swap.unwrap_or(&dir.0));
         command.arg("--stats-json").arg(&stats).args(self.options);
         command.arg("--").arg(check_program());

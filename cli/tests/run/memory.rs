@@ -49,7 +49,8 @@ fn sequences_without(
     assert!(output.status.success(), "{c:?}\n{said}");
     let swapped = std::fs::read(&stats).is_ok_and(|text| {
         let v: serde_json::Value = serde_json::from_slice(&text).unwrap();
-        v["counters"]["pswpin"].as_u64() > Some(1000)
+        let count = |name: &str| v["counters"][name].as_u64().unwrap_or(0);
+        count("pswpin") + count("zswpin") > 1000
     });
     let no_move = envs.iter().any(|(name, _)| *name == "HUGESWAP_NO_MOVE");
     let may = !options.is_empty() && (!no_move || !without.is_empty());
@@ -78,7 +79,7 @@ fn sequences_with_faults() {
     sequences(
         3_000_000,
         200,
-        &["--swap", "/var/tmp"],
+        &["--swap", "/var/tmp", "--compress", "off"],
         &[("HUGESWAP_INJECT", faults)],
     );
 }
@@ -88,7 +89,7 @@ fn sequences_without_io_uring() {
     sequences(
         4_000_000,
         100,
-        &["--swap", "/var/tmp"],
+        &["--swap", "/var/tmp", "--compress", "off"],
         &[("HUGESWAP_NO_IO_URING", "1")],
     );
 }
@@ -100,7 +101,7 @@ fn sequences_without_move() {
         "direct,uring,splice,vm-readv",
         5_000_000,
         200,
-        &["--swap", "/var/tmp"],
+        &["--swap", "/var/tmp", "--compress", "off"],
         &[("HUGESWAP_NO_MOVE", "1")],
     );
 }
@@ -112,7 +113,7 @@ fn sequences_without_move_that_pin() {
     sequences(
         6_000_000,
         50,
-        &["--swap", "/var/tmp"],
+        &["--swap", "/var/tmp", "--compress", "off"],
         &[("HUGESWAP_NO_MOVE", "1")],
     );
 }

@@ -22,6 +22,8 @@ pub struct Run {
     memory: u64,
     above: u64,
     options: Vec<OsString>,
+    /// Nothing is compressed where it is not asked for, so that what a test has swapped out is on its device.
+    compress: bool,
     swap: Option<OsString>,
     program: Vec<OsString>,
     envs: Vec<(String, OsString)>,
@@ -36,6 +38,7 @@ impl Run {
             memory,
             above: ABOVE / MIB,
             options: Vec::new(),
+            compress: false,
             swap: None,
             program: program.into_iter().map(|s| s.as_ref().into()).collect(),
             envs: Vec::new(),
@@ -47,6 +50,12 @@ impl Run {
 
     pub fn option(mut self, option: impl AsRef<OsStr>) -> Run {
         self.options.push(option.as_ref().into());
+        self
+    }
+
+    /// With compressed memory as `run` has it by itself.
+    pub fn as_usual(mut self) -> Run {
+        self.compress = true;
         self
     }
 
@@ -117,6 +126,11 @@ impl Run {
         if own_place && !self.options.iter().any(has_size) {
             // Whatever room the tests' disk has.
             c.arg("--swap-size=8G");
+        }
+        let compress = |o: &OsString| o.to_string_lossy().starts_with("--compress=");
+        let alone = self.swap.as_ref().is_some_and(|s| s == "none");
+        if !(self.compress || alone || self.options.iter().any(compress)) {
+            c.arg("--compress=off");
         }
         c.arg("--stats-json").arg(&stats);
         c.args(&self.options).arg("--").args(&self.program);
@@ -360,7 +374,8 @@ impl Done {
 
     /// It has swapped, and nothing went wrong doing so.
     pub fn has_swapped(&self) -> &Done {
-        assert!(self.counter("pswpout") > 0, "nothing was swapped: {self}");
+        let out = self.counter("pswpout") + self.counter("zswpout");
+        assert!(out > 0, "nothing was swapped: {self}");
         for bad in ["pages_poisoned", "swap_read_errors", "swap_write_errors"] {
             assert_eq!(self.counter(bad), 0, "{bad}: {self}");
         }
