@@ -160,6 +160,17 @@ pub trait Queue: Send {
     #[allow(unsafe_code)]
     unsafe fn submit(&mut self, req: Request) -> Result<(), QueueFull>;
 
+    /// Carries a read of a page or so out while the caller waits, where that takes less time than to hand it in and to look
+    /// for its end. `None`: not here, and nothing has happened.
+    ///
+    /// # Safety
+    ///
+    /// As for [`submit`](Self::submit), until this returns.
+    #[allow(unsafe_code)]
+    unsafe fn read_now(&mut self, _req: &Request) -> Option<Result<(), IoError>> {
+        None
+    }
+
     /// Hands submitted requests to the kernel without waiting. Needed only to start them before
     /// the next [`reap`](Self::reap).
     fn kick(&mut self);

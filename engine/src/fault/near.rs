@@ -74,6 +74,11 @@ impl<'e> Near<'e> {
         }
     }
 
+    /// Whether the handler serves one thread that jumps, on that thread's CPU.
+    pub fn is_near(&self) -> bool {
+        self.cpu.is_some() && self.kick.near() != 0
+    }
+
     /// The handler looked and found nothing to do.
     #[inline]
     pub fn looked_in_vain(&mut self) {

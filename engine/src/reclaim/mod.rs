@@ -11,7 +11,9 @@ mod watch;
 use crate::device::{Completion, Device, IoError, Op, Queue, Request};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::pressure::Kick;
-use crate::swap_cache::{Start, SwapCache, To, Transfer, Victim, WriteBack, MAX_FRAMES};
+use crate::swap_cache::{
+    Start, SwapCache, To, Transfer, Victim, WriteBack, MAX_FRAMES, WRITE_BACK,
+};
 use crate::sys::futex::{self, Scope};
 use crate::sys::thread::now_ns;
 use crate::sys::{fd, thread, Errno};
@@ -370,6 +372,10 @@ impl<'e> Reclaim<'e> {
                 return;
             };
             if self.inactive.len >= INACTIVE_MAX {
+                return;
+            }
+            // Until they are written its pages take more memory than they did.
+            if self.writing() > 0 && self.cache.charge.room() < WRITE_BACK as i64 {
                 return;
             }
             patience -= 1;

@@ -31,7 +31,7 @@ pub use slots::{DeviceSet, NoSlots, SwapSlots};
 pub use swapin::{Ahead, Found, Miss, Plan, Unit, ZERO_FILL};
 pub use swapoff::Leave;
 pub use swapout::{Start, To, Transfer, Victim};
-pub use zswap::{WriteBack, Zswap};
+pub use zswap::{WriteBack, Zswap, WRITE_BACK};
 
 use clean::KeepFolios;
 

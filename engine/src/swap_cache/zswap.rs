@@ -18,10 +18,12 @@ use core::sync::atomic::Ordering::Relaxed;
 const ALONE_MOST: i64 = 90;
 /// A walk that gets no more than so many pages may be none.
 const FEW: usize = 4;
+/// Faults that take no longer, and have to read, are quick.
+const QUICK_NS: u32 = 60_000;
 /// Blocks of compressed memory that are emptied at a time.
 const COMPACT: usize = 64;
 /// Pages of a range that go on to a device at a time: until they are written they take more memory than they did.
-const WRITE_BACK: usize = 128;
+pub const WRITE_BACK: usize = 128;
 
 /// Compressed memory, if there is to be any.
 pub struct Zswap {
@@ -344,6 +346,11 @@ impl SwapCache {
     /// One took so long that had to read them.
     pub fn read_took(&self, pages: usize, ns: u64) {
         self.zswap.admission.device_took(pages, ns);
+    }
+
+    /// Whether a fault that has to read takes so little time that others can wait for it.
+    pub fn reads_are_quick(&self) -> bool {
+        self.zswap.admission.device_ns() < QUICK_NS
     }
 
     /// Opens all that is compressed of the range, each page to its place in the frame, which is ready as a
