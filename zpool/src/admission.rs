@@ -36,8 +36,8 @@ const FEW: usize = 4;
 const HAND_OVER_NS: u32 = 5_000;
 const OUT_NS: u32 = 4_000;
 /// What faults are thought to cost before any was measured.
-const POOL: Cost = Cost::new(6_000, 2_000);
-const DEVICE: Cost = Cost::new(40_000, 4_000);
+const POOL_NS: [u32; 2] = [6_000, 2_000];
+const DEVICE_NS: [u32; 2] = [40_000, 4_000];
 
 /// What a fault takes.
 struct Cost {
@@ -48,7 +48,7 @@ struct Cost {
 }
 
 impl Cost {
-    const fn new(ns: u32, page_ns: u32) -> Cost {
+    fn new([ns, page_ns]: [u32; 2]) -> Cost {
         Cost {
             ns: AtomicU32::new(ns),
             page_ns: AtomicU32::new(page_ns),
@@ -128,8 +128,8 @@ impl Default for Admission {
             lost: Tally::default(),
             saved: Tally::default(),
             out: AtomicU32::new(0),
-            pool: POOL,
-            device: DEVICE,
+            pool: Cost::new(POOL_NS),
+            device: Cost::new(DEVICE_NS),
         }
     }
 }

@@ -33,7 +33,7 @@ fn numpy_sorts_twice_the_limit() {
         limit,
         [python.to_str().unwrap(), "-c", SORT, &numbers.to_string()],
     )
-    .as_usual()
+    .usual()
     .env("OPENBLAS_NUM_THREADS", "1")
     .seconds(if long() { 600 } else { 120 })
     .ok();
@@ -56,7 +56,7 @@ assert all(l[i] == (str(i) * 20 if i % 3 else [str(i)]) for i in range(n))
 print(n)
 ";
     let done = Run::new(64, [python.to_str().unwrap(), "-c", script])
-        .as_usual()
+        .usual()
         .ok();
     assert_eq!(done.stdout, "500000\n", "{done}");
     done.has_swapped().is_managed();
@@ -114,7 +114,7 @@ fn redis_gives_back_every_key() {
     ];
     let limit = if long() { 512 } else { 72 };
     let run = Run::new(limit, options)
-        .as_usual()
+        .usual()
         .seconds(if long() { 600 } else { 120 })
         .start();
     let stream = connect(&socket);
@@ -186,7 +186,7 @@ fn sqlite_in_memory() {
         if long() { 384 } else { 64 },
         [sqlite.to_str().unwrap(), ":memory:"],
     )
-    .as_usual()
+    .usual()
     .stdin(File::open(dir.join("script")).unwrap())
     .seconds(if long() { 900 } else { 120 })
     .ok();
@@ -226,7 +226,7 @@ fn sort_gives_the_known_answer() {
             input.to_str().unwrap(),
         ],
     )
-    .as_usual()
+    .usual()
     .env("LC_ALL", "C")
     .seconds(if long() { 900 } else { 120 })
     .ok();
@@ -262,7 +262,7 @@ fn stress_ng_verifies_all_methods() {
         "--oomable",
     ];
     let done = Run::new(96, line)
-        .as_usual()
+        .usual()
         .seconds(if long() { 700 } else { 120 })
         .ok();
     let said = format!("{}{}", done.stdout, done.stderr);
@@ -275,7 +275,7 @@ fn stress_ng_verifies_all_methods() {
 #[test]
 fn walks_keep_huge_pages() {
     let hog = compile("hog");
-    let done = Run::new(64, [hog.to_str().unwrap(), "256"]).as_usual().ok();
+    let done = Run::new(64, [hog.to_str().unwrap(), "256"]).usual().ok();
     assert!(
         done.counter("thp_swpin") * 512 * 10 >= done.counter("pswpin") * 8,
         "four of five pages come as huge ones: {done}"

@@ -34,13 +34,13 @@ fn java() {
         words.map(str::to_owned).collect::<Vec<_>>()
     };
     for collector in ["-XX:+UseSerialGC", "-XX:+UseG1GC"] {
-        let done = Run::new(128, heap(collector, "-Xmx256m")).as_usual().ok();
+        let done = Run::new(128, heap(collector, "-Xmx256m")).usual().ok();
         assert_eq!(done.stdout, "right\n", "{done}");
         done.has_swapped().is_managed();
         // What the machine has beside its heap is in the limit too. How much it can grow before that is
         // seen depends on the computer: without a limit like `--memory` it would be 50 MiB and more.
         let done = Run::new(194, heap(collector, "-Xmx512m"))
-            .as_usual()
+            .usual()
             .above(40)
             .ok();
         assert_eq!(done.stdout, "right\n", "{done}");
@@ -59,7 +59,7 @@ fn node() {
         96,
         [node.to_str().unwrap(), "--max-old-space-size=512", &script],
     )
-    .as_usual()
+    .usual()
     .ok();
     assert_eq!(done.stdout, "right\n", "{done}");
     done.has_swapped().is_managed();

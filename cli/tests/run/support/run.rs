@@ -54,7 +54,7 @@ impl Run {
     }
 
     /// With compressed memory as `run` has it by itself.
-    pub fn as_usual(mut self) -> Run {
+    pub fn usual(mut self) -> Run {
         self.compress = true;
         self
     }
