@@ -10,6 +10,7 @@ pub const MAX: u64 = 96 * MIB;
 /// Checks a kind of device; `make` gives a fresh one of at most [`MAX`] bytes.
 pub fn conformance(make: &dyn Fn() -> Box<dyn Device>) {
     sizes(&*make());
+    at_once(&*make());
     shadow(&*make(), 1, 300);
     shadow(&*make(), 16, 1500);
     full_queue(&*make());
@@ -52,6 +53,50 @@ fn sizes(device: &dyn Device) {
         .expect("read");
         let mut pages = memory.bytes().chunks_exact(PAGE).zip(513..);
         assert!(pages.all(|(bytes, page)| holds(bytes, page, version)));
+    }
+}
+
+/// Reads that the caller waits for, where a device has them, while others are in flight.
+fn at_once(device: &dyn Device) {
+    grown(device, MIB);
+    let mut queue = device.queue(4).expect("queue");
+    for page in 0..16 {
+        write(&mut *queue, page, 1, page + 1).expect("write");
+    }
+    let (mut far, mut memory) = (Memory::new(16 * PAGE), Memory::new(PAGE));
+    let request = |op, page: u64, memory: &Memory, pages: usize| Request {
+        op,
+        offset: page * PAGE as u64,
+        addr: memory.addr(),
+        len: pages * PAGE,
+        tag: 7,
+        target: 0,
+    };
+    let all = request(Op::Read, 0, &far, 16);
+    // SAFETY: the memory lives until the request is reaped.
+    unsafe { queue.submit(all) }.expect("room for a request");
+    for page in 0..16 {
+        memory.bytes().fill(0);
+        // SAFETY: nobody else uses the memory.
+        match unsafe { queue.read_now(&request(Op::Read, page, &memory, 1)) } {
+            Some(read) => {
+                read.expect("read");
+                assert!(holds(memory.bytes(), page, page + 1), "{page}");
+            }
+            None => break,
+        }
+    }
+    // SAFETY: as above.
+    let beyond = unsafe { queue.read_now(&request(Op::Read, 1 << 20, &memory, 1)) };
+    assert!(beyond.is_none_or(|read| read.is_err()));
+    // SAFETY: as above.
+    let written = unsafe { queue.read_now(&request(Op::Write, 0, &memory, 1)) };
+    assert_eq!(written, None);
+    while queue.in_flight() > 0 {
+        queue.reap(true, &mut |c| assert_eq!(c.result, Ok(())));
+    }
+    for (bytes, page) in far.bytes().chunks_exact(PAGE).zip(0..) {
+        assert!(holds(bytes, page, page + 1));
     }
 }
 
