@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::arena::{Arena, Grant, Side};
 use super::error::{io_error, Error};
+use super::programs::MARGIN;
 use super::report::median;
 use super::swap_test::{with_clean_end, Machine};
 use super::watch::{Seen, Watch};
@@ -68,9 +69,6 @@ pub struct BuildArgs {
 
 const AFTER: &str = "The files are generated, and what the compiler makes of them must be the same on every side. \
 zram's memory is not charged to the group, and so the group of hugeswap has the size of the first device more.";
-
-/// What hugeswap's `--memory` does not count of the group, as in `bench programs`.
-const MARGIN: u64 = 16 * MIB;
 
 #[derive(Clone, Debug, Serialize)]
 struct Run {

@@ -27,6 +27,8 @@ const FILES_PART: u64 = 8;
 /// Pages of files that are read again between two looks, and by how much files are given more for it, and less without.
 const REFAULTS: u64 = 256;
 const FILES_STEP: u64 = 2 << 20;
+/// Where the group has more than that beside other memory there is time.
+const TIGHT: u64 = 64 << 20;
 /// More than that they are not given for being read again.
 const FILES_MOST: u64 = 20 << 20;
 /// The managed part is never made smaller than that: engines could do no work.
@@ -64,7 +66,8 @@ fn managed_limit(memory: u64, outside: u64) -> u64 {
 fn managed_limit_in(memory: u64, outside: u64, files: u64, group: u64) -> u64 {
     let most = managed_limit(memory, outside);
     let left = group.saturating_sub(outside + files + FREE);
-    most.min(left.max(most.saturating_sub(memory / FILES_PART)))
+    let least = most.saturating_sub(memory / FILES_PART).max(FLOOR);
+    most.min(left.max(least))
 }
 
 /// What pages of files need of a group.
@@ -90,7 +93,8 @@ impl Files {
         };
         self.room = self.room.min(FILES_MOST).min(limit / FILES_PART);
         let need = (now.unwritten + more.min(EXPECTED)).max(self.room);
-        (need, again || more > GROWTH)
+        let is_tight = limit.saturating_sub(now.kept) < TIGHT;
+        (need, is_tight && (again || more > GROWTH))
     }
 }
 
@@ -290,6 +294,7 @@ mod tests {
         assert_eq!(limit(20 * MIB, memory + 16 * MIB), left);
         // Not for all that a program writes.
         assert_eq!(limit(GIB, memory + 16 * MIB), usual - 32 * MIB);
+        assert_eq!(managed_limit_in(64 * MIB, GIB, GIB, 80 * MIB), FLOOR);
     }
 
     #[test]
@@ -319,6 +324,7 @@ mod tests {
             unwritten: 10 * MIB,
             ..charged(4_000_000)
         };
+        assert!(!Files::default().look(&writes, GIB).1);
         assert_eq!(files.look(&writes, group), (20 * MIB, true));
         assert_eq!(files.look(&writes, group), (10 * MIB, false));
     }

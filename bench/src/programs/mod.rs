@@ -160,7 +160,7 @@ pub fn run(args: &ProgramsArgs) -> ExitCode {
 }
 
 /// What hugeswap's `--memory` does not count of the group: cached files, and what is in flight.
-const MARGIN: u64 = 16 * MIB;
+pub(super) const MARGIN: u64 = 16 * MIB;
 /// Below this hugeswap refuses to run.
 const LEAST_LIMIT: u64 = LEAST_MEMORY + MARGIN;
 const LEAST_SIZE: u64 = 128 * MIB;

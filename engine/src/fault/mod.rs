@@ -7,32 +7,31 @@
 
 mod ahead;
 mod near;
+mod spin;
 mod stream;
 mod stride;
+mod transfer;
 mod unit;
 mod working_set;
 
 use crate::control::SwapIn;
-use crate::device::{Completion, Device, Op, Queue, Request};
-use crate::mm::{PageMask, Pmd, SwapEntry, SwapPlace, PAGE_SIZE, PMD_NR};
+use crate::device::{Device, Queue};
+use crate::mm::{Pmd, PAGE_SIZE, PMD_NR};
 use crate::pressure::Kick;
-use crate::swap_cache::{
-    Ahead, FillBuffers, Found, Frame, Gather, GatherPlan, Plan, Source, SwapCache, MAX_FRAMES,
-};
-use crate::sys::sched::Cpus;
+use crate::swap_cache::{Ahead, FillBuffers, Found, Frame, Gather, Plan, SwapCache, MAX_FRAMES};
 use crate::sys::thread::now_ns;
 use crate::sys::uffd::{Msg, PageFault};
 use crate::sys::{syscall, Errno};
 use ahead::{AheadQueue, AHEAD_MAX};
 use near::Near;
+use spin::Spin;
 use stream::Streams;
 use stride::{Stride, Strides};
+use transfer::{Read, To, Transfer, DEPTH, GATHERS};
 use working_set::WorkingSet;
 
 /// A walk that gets so many pages at a time is no passing one.
 const FAR: usize = 64;
-/// Transfers that the handler has in flight at most.
-const DEPTH: usize = 128;
 /// How long the handler looks for more before it sleeps. Waking a sleeping thread on another CPU
 /// costs tens of microseconds in a virtual machine, as much as a read of the disk.
 const SPIN_NS: u64 = 50_000;
@@ -40,40 +39,6 @@ const SPIN_NS: u64 = 50_000;
 const SPIN_READ_NS: u64 = 150_000;
 /// A moment's pause between two looks that took so long was another thread's.
 const PREEMPTED_NS: u64 = 20_000;
-/// Sleeps without looking first, after looking was in vain.
-const SPIN_PAUSE_MAX: u32 = 64;
-
-/// What a transfer in flight is for.
-#[derive(Clone, Copy)]
-struct Transfer {
-    pmd: Pmd,
-    whole: bool,
-    pages: usize,
-    start_ns: u64,
-    /// Requests that are not complete, and one more as long as they are being made.
-    pending: u32,
-    failed: bool,
-}
-
-/// Where to read: a frame, in which each page has its place, or a fill buffer, in which they lie one
-/// behind the other.
-#[derive(Clone, Copy)]
-enum To {
-    Frame(Frame),
-    Buffer(u32),
-}
-
-/// What is to be read: pages of a range.
-struct Read {
-    pmd: Pmd,
-    to: To,
-    pages: PageMask,
-    entry: SwapPlace,
-    /// The page that is wanted first.
-    page: usize,
-    /// When the fault came; 0 if nobody waits.
-    start_ns: u64,
-}
 
 /// Memory is not tight when this part of the limit is free.
 const ROOMY: i64 = 16;
@@ -81,10 +46,6 @@ const ROOMY: i64 = 16;
 const WILL_NEED_WAITS: usize = 16;
 /// Ranges in which what can be read ahead is looked for.
 const AHEAD_LOOK: i32 = 64;
-/// Reads at a time that may go through memory of the engine's own to be few, and what part of the limit one
-/// of them may take.
-const GATHERS: usize = 2;
-const GATHERS_SHARE: i64 = 64;
 
 /// The fault handler's own state; one thread uses it.
 pub struct Handler<'e> {
@@ -103,36 +64,6 @@ pub struct Handler<'e> {
     near: Near<'e>,
     /// The connection with the supervisor, which wakes this thread too.
     link: i32,
-}
-
-/// Whether it pays to look again before sleeping.
-struct Spin {
-    /// More than one CPU is there to do so.
-    possible: bool,
-    pause: u32,
-    skip: u32,
-}
-
-impl Spin {
-    fn failed(&mut self) {
-        self.pause = (self.pause * 2).clamp(1, SPIN_PAUSE_MAX);
-        self.skip = self.pause;
-    }
-    fn worked(&mut self) {
-        self.pause = 0;
-    }
-    /// Others wait for a processor, the program's own threads among them: looking takes it from them.
-    fn gives_way(&mut self) {
-        self.pause = SPIN_PAUSE_MAX;
-        self.skip = SPIN_PAUSE_MAX;
-    }
-    fn may(&mut self) -> bool {
-        if self.skip > 0 {
-            self.skip -= 1;
-            return false;
-        }
-        self.possible
-    }
 }
 
 impl<'e> Handler<'e> {
@@ -158,11 +89,7 @@ impl<'e> Handler<'e> {
             strides: Strides::default(),
             working_set: WorkingSet::default(),
             ahead: AheadQueue::new(),
-            spin: Spin {
-                possible: Cpus::allowed().map_or(1, |c| c.count()) > 1,
-                pause: 0,
-                skip: 0,
-            },
+            spin: Spin::new(),
             near: Near::new(kick),
             link: -1,
         })
@@ -689,173 +616,6 @@ impl<'e> Handler<'e> {
             self.cache.frames.put_ready(f, zeroed);
         }
         true
-    }
-
-    /// Begins a transfer: one request for each piece that the pages are in, or fewer where that saves many.
-    fn submit(&mut self, read: Read) {
-        let to = self.place_of(&read);
-        let whole = matches!(read.to, To::Frame(_));
-        let slot = loop {
-            match self.transfers.iter().position(Option::is_none) {
-                Some(i) => break i,
-                None => {
-                    self.kick_queues();
-                    self.reap(true);
-                }
-            }
-        };
-        self.transfers[slot] = Some(Transfer {
-            pmd: read.pmd,
-            whole,
-            pages: read.pages.count(),
-            start_ns: read.start_ns,
-            pending: 1,
-            failed: false,
-        });
-        self.in_flight += 1;
-        let gathered = self.submit_gathered(slot, &read);
-        let rest = read.pages.minus(gathered);
-        for piece in self.cache.pieces(read.pmd, read.entry, rest) {
-            let (start, n) = (piece.pages.start, piece.pages.len());
-            let addr = to.addr(start) as *mut u8;
-            let target = (read.page.clamp(start, start + n - 1) - start) * PAGE_SIZE;
-            self.request(slot, piece.entry, n, addr, target);
-        }
-        self.finish(Completion {
-            tag: slot as u64,
-            result: Ok(()),
-        });
-    }
-
-    fn place_of(&self, read: &Read) -> Source {
-        match read.to {
-            To::Frame(f) => self.cache.place_of(f),
-            To::Buffer(b) => Source::packed(self.buffers.addr(b) as usize, read.pages),
-        }
-    }
-
-    /// Requests pages in the order of their slots, where that saves many requests. Gives those pages.
-    fn submit_gathered(&mut self, slot: usize, read: &Read) -> PageMask {
-        if read.pages.count() == 1 {
-            // Most reads of who jumps.
-            return PageMask::EMPTY;
-        }
-        let pieces = || self.cache.pieces(read.pmd, read.entry, read.pages);
-        // Of memory a request costs little more than its bytes.
-        let on_disk = |e: SwapEntry| self.cache.is_disk(e.device().index());
-        if !pieces().next().is_some_and(|first| on_disk(first.entry)) {
-            return PageMask::EMPTY;
-        }
-        let fit = self.cache.charge.limit() / (PMD_NR as i64 * GATHERS_SHARE);
-        let usable = &self.gathers[..(fit as usize).clamp(1, GATHERS)];
-        let Some(i) = usable.iter().position(Gather::is_free) else {
-            return PageMask::EMPTY;
-        };
-        let Some(plan) = GatherPlan::of(pieces()) else {
-            return PageMask::EMPTY;
-        };
-        let to = self.place_of(read);
-        let new = self.gathers[i].begin(slot, to, &plan);
-        self.cache.charge_own(new);
-        self.cache.stats().swpin_gathered.inc();
-        for run in plan.runs() {
-            let addr = self.gathers[i].addr(&run);
-            self.request(slot, run.entry, run.nr, addr, 0);
-        }
-        plan.pages
-    }
-
-    /// Reads `n` slots to memory that is transfer `slot`'s until the last of its requests has ended.
-    fn request(&mut self, slot: usize, entry: SwapEntry, n: usize, addr: *mut u8, target: usize) {
-        if let Some(t) = &mut self.transfers[slot] {
-            t.pending += 1;
-        }
-        let len = n * PAGE_SIZE;
-        self.cache.stats().device_read_bytes.add(len as u64);
-        let req = Request {
-            op: Op::Read,
-            offset: entry.byte_offset(),
-            addr,
-            len,
-            tag: slot as u64,
-            target,
-        };
-        let queue = &mut self.queues[entry.device().index()];
-        // The one thread that jumps waits for this read and for nothing else.
-        if n == 1 && self.in_flight == 1 && self.near.is_near() && self.cache.reads_are_quick() {
-            // SAFETY: the memory is the transfer's.
-            if let Some(result) = unsafe { queue.read_now(&req) } {
-                let tag = slot as u64;
-                return self.finish(Completion { tag, result });
-            }
-        }
-        // SAFETY: the memory belongs to this transfer until the completion of its last request was
-        // handled.
-        while unsafe { self.queues[entry.device().index()].submit(req) }.is_err() {
-            self.kick_queues();
-            self.reap(true);
-        }
-    }
-
-    /// Ends the transfers that are complete. True if there were any.
-    fn reap(&mut self, wait: bool) -> bool {
-        if self.in_flight == 0 {
-            return false;
-        }
-        let mut any = false;
-        for q in 0..self.queues.len() {
-            // A queue is not deeper than this.
-            let mut done = [None::<Completion>; DEPTH];
-            let mut n = 0;
-            if self.queues[q].in_flight() > 0 {
-                self.queues[q].reap(wait && !any, &mut |c| {
-                    if n < DEPTH {
-                        done[n] = Some(c);
-                        n += 1;
-                    }
-                });
-            }
-            any |= n > 0;
-            for c in done.into_iter().flatten() {
-                self.finish(c);
-            }
-        }
-        any
-    }
-
-    /// A request ended; with the last one its transfer does.
-    fn finish(&mut self, c: Completion) {
-        let Some(slot) = self.transfers.get_mut(c.tag as usize) else {
-            return;
-        };
-        let Some(t) = slot else {
-            return;
-        };
-        t.failed |= c.result.is_err();
-        t.pending -= 1;
-        if t.pending > 0 {
-            return;
-        }
-        let t = *t;
-        *slot = None;
-        self.in_flight -= 1;
-        let ok = !t.failed;
-        for gather in &mut self.gathers {
-            gather.end(c.tag as usize, ok);
-        }
-        if t.whole {
-            if !self.cache.swapin_done(t.pmd, ok) {
-                self.ahead.remove(t.pmd);
-            }
-        } else {
-            self.cache.fill_done(t.pmd, ok, &mut self.buffers);
-        }
-        if t.start_ns != 0 {
-            let took = now_ns() - t.start_ns;
-            self.cache.stats().fault_ns.record(took);
-            self.working_set.waited(took);
-            self.cache.read_took(t.pages, took);
-        }
     }
 }
 
