@@ -3,14 +3,13 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use serde::Serialize;
-
 use super::error::{io_error, Error};
+use super::findings::{Medium, Report, Verdict, FIO};
 use super::fio;
 use super::html;
 use super::programs::{self, ProgramsArgs};
 use super::swap_args::{Against, SwapArgs};
-use super::swap_test::{self, with_clean_end, Machine};
+use super::swap_test::{self, with_clean_end};
 use super::workload::{self, Workload};
 use super::{pattern::Pattern, report};
 use hugeswap_host::columns::align;
@@ -56,54 +55,6 @@ pub struct AllArgs {
     only: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Medium {
-    Disk,
-    Memory,
-}
-
-/// One figure that has to be at least `target`.
-#[derive(Debug, Serialize)]
-pub struct Verdict {
-    pub what: String,
-    pub medium: Medium,
-    pub threads: u32,
-    /// Compared with what.
-    pub against: String,
-    pub ratio: f64,
-    pub target: f64,
-}
-
-/// What a verdict on the disk itself is against.
-pub const FIO: &str = "fio, 2 MiB mixed";
-
-impl Verdict {
-    /// Against what the disk can do, and not against the kernel's swap.
-    pub fn is_of_fio(&self) -> bool {
-        self.against == FIO
-    }
-
-    pub fn reached(&self) -> bool {
-        self.ratio >= self.target
-    }
-}
-
-#[derive(Debug, Serialize)]
-pub struct Report {
-    pub machine: Machine,
-    /// Of the sources that this was built from.
-    pub commit: &'static str,
-    pub seconds_since_1970: u64,
-    pub quick: bool,
-    pub verdicts: Vec<Verdict>,
-    pub tests: Vec<swap_test::Document>,
-    pub programs: Option<programs::Document>,
-    pub fio_mixed_read_rate: Option<f64>,
-    /// What could not be measured, and why.
-    pub failures: Vec<String>,
-}
-
 pub fn run(args: &AllArgs) -> ExitCode {
     out::json_only(args.json);
     with_clean_end(|stop| {
@@ -126,29 +77,6 @@ pub fn run(args: &AllArgs) -> ExitCode {
         }
         end
     })
-}
-
-impl Report {
-    pub fn begin(quick: bool) -> Report {
-        Report {
-            machine: Machine::here(),
-            commit: option_env!("HUGESWAP_COMMIT").unwrap_or("unknown"),
-            seconds_since_1970: std::time::SystemTime::now()
-                .duration_since(std::time::UNIX_EPOCH)
-                .map_or(0, |since| since.as_secs()),
-            quick,
-            verdicts: Vec::new(),
-            tests: Vec::new(),
-            programs: None,
-            fio_mixed_read_rate: None,
-            failures: Vec::new(),
-        }
-    }
-
-    /// Nothing was measured.
-    fn is_empty(&self) -> bool {
-        self.tests.is_empty() && self.programs.is_none() && self.fio_mixed_read_rate.is_none()
-    }
 }
 
 fn measure(args: &AllArgs, stop: &Interrupt, report: &mut Report) -> Result<(), Error> {
@@ -296,7 +224,7 @@ fn targets(workload: &Workload, medium: Medium) -> Option<(f64, Option<f64>)> {
     }
 }
 
-fn judge(report: &mut Report, workload: &Workload, medium: Medium, test: &swap_test::Document) {
+fn judge(report: &mut Report, workload: &Workload, medium: Medium, test: &report::Document) {
     let mut add = |against: &str, ratio, target| {
         report.verdicts.push(Verdict {
             what: workload.name.to_owned(),

@@ -13,9 +13,10 @@ use serde::Serialize;
 
 use super::arena::{Arena, Grant, Side};
 use super::error::{io_error, Error};
+use super::machine::Machine;
 use super::programs::MARGIN;
 use super::report::median;
-use super::swap_test::{with_clean_end, Machine};
+use super::swap_test::with_clean_end;
 use super::watch::{Seen, Watch};
 use hugeswap_host::columns::align;
 use hugeswap_host::kernel_swap::Backing;

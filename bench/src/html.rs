@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::all::{Medium, Report, Verdict};
+use super::findings::{Medium, Report, Verdict};
 use super::plot::{self, Bar, Line};
 use super::programs::{Document, Row, GOAL};
 use super::report;
@@ -253,8 +253,8 @@ pub fn check(page: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::all::FIO;
-    use super::super::swap_test::Machine;
+    use super::super::findings::FIO;
+    use super::super::machine::Machine;
     use super::*;
 
     #[test]

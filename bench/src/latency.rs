@@ -30,7 +30,8 @@ fn end(bucket: u32) -> u64 {
         return bucket;
     }
     let shift = bucket / SUB - 1;
-    ((bucket - shift * SUB + 1) << shift) - 1
+    // Of the last bucket this is one more than there are numbers.
+    ((bucket - shift * SUB + 1) << shift).wrapping_sub(1)
 }
 
 impl Latency {

@@ -1,11 +1,30 @@
-//! Medians, and a table of them.
+//! A test and its results: medians, and a table of them.
 
 use hugeswap_host::columns::align;
 use serde::Serialize;
 
+use super::machine::Machine;
 use super::swap_run::{Figures, Percentiles};
-use super::swap_test::Document;
 use super::workload;
+
+/// What `--json` writes.
+#[derive(Debug, Serialize)]
+pub struct Document {
+    pub test: &'static str,
+    pub processes: u32,
+    pub threads: u32,
+    pub rounds: u64,
+    /// In a round after the first, of all processes and threads.
+    pub accesses: u64,
+    pub writes_percent: u8,
+    pub data_bytes: u64,
+    pub memory_bytes: u64,
+    pub swap: String,
+    pub machine: Machine,
+    pub contestants: Vec<Column>,
+    #[serde(skip)]
+    pub heading: String,
+}
 
 /// One contestant's runs.
 #[derive(Debug, Serialize)]
@@ -230,7 +249,7 @@ fn mebibytes(bytes: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::swap_test::Machine;
+    use super::super::machine::Machine;
     use super::*;
 
     #[test]

@@ -1,17 +1,14 @@
 //! A workload under hugeswap and under the kernel's swap, in turn.
 
-use std::fs;
 use std::process::ExitCode;
 
-use serde::Serialize;
-
 use super::error::{io_error, Error};
-use super::report::{self, Column};
+use super::machine::Machine;
+use super::report::{self, Document};
 use super::swap_args::{Contestant, Plan, SwapArgs};
 use super::swap_run::{self, Figures};
 use super::workload::Workload;
 use hugeswap_host::cgroup::Own;
-use hugeswap_host::kernel_swap;
 use hugeswap_host::os::{self, Words};
 use hugeswap_host::out;
 use hugeswap_host::progress::Progress;
@@ -20,61 +17,6 @@ use hugeswap_host::undo::{self, Interrupt};
 const USAGE: u8 = 2;
 /// As a shell reports a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
-
-/// A test and its results: what `--json` writes.
-#[derive(Debug, Serialize)]
-pub struct Document {
-    pub test: &'static str,
-    pub processes: u32,
-    pub threads: u32,
-    pub rounds: u64,
-    /// In a round after the first, of all processes and threads.
-    pub accesses: u64,
-    pub writes_percent: u8,
-    pub data_bytes: u64,
-    pub memory_bytes: u64,
-    pub swap: String,
-    pub machine: Machine,
-    pub contestants: Vec<Column>,
-    #[serde(skip)]
-    pub heading: String,
-}
-
-#[derive(Clone, Debug, Serialize)]
-pub struct Machine {
-    pub kernel: String,
-    pub processors: usize,
-    pub processor: String,
-    pub memory_bytes: u64,
-    pub transparent_hugepage: Option<String>,
-    /// This program's.
-    pub version: &'static str,
-}
-
-impl Machine {
-    pub fn here() -> Machine {
-        let read = |path: &str| fs::read_to_string(path).ok();
-        let thp = read("/sys/kernel/mm/transparent_hugepage/enabled");
-        let after = |path: &str, key: &str| {
-            let text = read(path)?;
-            let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-            Some(line.trim_start_matches([' ', '\t', ':']).to_owned())
-        };
-        let total = after("/proc/meminfo", "MemTotal:").unwrap_or_default();
-        let kilobytes: u64 = total.trim_end_matches(" kB").parse().unwrap_or(0);
-        Machine {
-            kernel: read("/proc/sys/kernel/osrelease")
-                .unwrap_or_default()
-                .trim()
-                .to_owned(),
-            processors: std::thread::available_parallelism().map_or(0, |n| n.get()),
-            processor: after("/proc/cpuinfo", "model name").unwrap_or_default(),
-            memory_bytes: kilobytes << 10,
-            transparent_hugepage: thp.and_then(|s| kernel_swap::chosen(&s).map(str::to_owned)),
-            version: env!("CARGO_PKG_VERSION"),
-        }
-    }
-}
 
 pub fn run(workload: &Workload, args: &SwapArgs) -> ExitCode {
     out::json_only(args.json);

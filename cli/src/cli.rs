@@ -13,6 +13,9 @@ use hugeswap_bench::worker::WorkerArgs;
 use hugeswap_bench::BenchArgs;
 use hugeswap_supervise::run_args::RunArgs;
 
+/// Exit status of a command line that can't be understood.
+pub const USAGE: u8 = 2;
+
 #[derive(Parser, Debug)]
 #[command(
     name = "hugeswap",

@@ -21,11 +21,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use cli::{Cli, Command};
+use cli::{Cli, Command, USAGE};
 use hugeswap_host::{out, undo};
-
-/// Exit status of a command line that can't be understood.
-const USAGE: u8 = 2;
 
 /// Parses the command line and runs what it asks for.
 pub fn main() -> ExitCode {

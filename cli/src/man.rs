@@ -6,8 +6,7 @@ use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use crate::cli::Cli;
-use crate::USAGE;
+use crate::cli::{Cli, USAGE};
 use hugeswap_host::out;
 
 /// What the grammar does not say, by command: section, then paragraphs of tag and text. Without a tag

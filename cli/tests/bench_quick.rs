@@ -28,6 +28,35 @@ const SMALL: [&str; 8] = [
     "8000",
 ];
 
+/// The traces that are in the repository, through the policy that ships.
+#[test]
+fn traces_of_real_programs() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/traces");
+    let names = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|f| f.unwrap().path());
+    let traces: Vec<_> = names
+        .filter(|name| name.extension().is_some_and(|e| e == "zst"))
+        .map(|name| name.to_str().unwrap().to_owned())
+        .collect();
+    let line = ["bench", "policies", "--json", "--trace"];
+    let output = Command::new(env!("CARGO_BIN_EXE_hugeswap"))
+        .args(line)
+        .args(&traces)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let all = all.as_array().unwrap();
+    assert!(all.len() == traces.len() && all.len() >= 8, "{}", all.len());
+    for trace in all {
+        let row = |i: usize, what: &str| trace["rows"][i][what].as_f64().unwrap();
+        // The optimum by page is the least that can come in; and nobody waits for nothing.
+        assert!(row(0, "pages_in") >= row(3, "pages_in"), "{trace}");
+        assert!(row(0, "micros") > 0.0 && row(1, "micros") > 0.0, "{trace}");
+    }
+}
+
 /// What the compiler makes is the same on every side, or the benchmark fails.
 #[test]
 fn a_build_that_swaps() {

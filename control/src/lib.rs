@@ -24,6 +24,7 @@ pub use own::{
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use hugeswap_mm::{PAGE_SIZE, PMD_NR};
+pub use hugeswap_policy::SwapIn;
 use hugeswap_seal::Mode;
 use hugeswap_sys::{mem, Errno};
 
@@ -85,22 +86,6 @@ pub struct Faults {
     pub seed: u64,
 }
 
-/// How much of a folio that left comes back at a fault: the references' `swapin_enabled`, and what
-/// learns.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[repr(u32)]
-pub enum SwapIn {
-    /// By what the program does and says.
-    #[default]
-    Auto = 0,
-    /// All of it.
-    Always = 1,
-    /// All of it where the program said MADV_HUGEPAGE, else base pages.
-    Madvise = 2,
-    /// Base pages.
-    Never = 3,
-}
-
 /// How much of the limit compressed memory may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Compress {
@@ -129,17 +114,6 @@ impl Compress {
             Compress::Off => 0,
             Compress::Auto => Self::AUTO,
             Compress::Percent(n) => n,
-        }
-    }
-}
-
-impl SwapIn {
-    fn of_word(w: u32) -> SwapIn {
-        match w {
-            1 => SwapIn::Always,
-            2 => SwapIn::Madvise,
-            3 => SwapIn::Never,
-            _ => SwapIn::Auto,
         }
     }
 }

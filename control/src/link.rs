@@ -8,7 +8,7 @@ use hugeswap_sys::{fd, syscall, Errno};
 /// Environment variable that carries the address.
 pub const ENV: &str = "HUGESWAP_RUN";
 /// Descriptors in a packet at most.
-pub const MOST_FDS: usize = super::MAX_DEVICES + 7;
+pub const MOST_FDS: usize = super::MAX_DEVICES + 8;
 const WORDS: usize = 4;
 const PREFIX: &[u8] = b"hugeswap-";
 const ROOM: usize = 108;
@@ -56,11 +56,18 @@ pub struct Also {
     /// The process's `/proc/PID/maps` and `/proc/PID/pagemap`.
     pub maps: bool,
     pub pagemap: bool,
+    /// Where faults are recorded.
+    pub record: bool,
 }
 
 impl Also {
     fn word(self) -> u64 {
-        u64::from(self.userfaultfd) | u64::from(self.maps) << 1 | u64::from(self.pagemap) << 2
+        let all = [self.userfaultfd, self.maps, self.pagemap, self.record];
+        let bits = all
+            .iter()
+            .zip(0..)
+            .map(|(&is_there, bit)| u64::from(is_there) << bit);
+        bits.sum()
     }
 
     fn of_word(w: u64) -> Also {
@@ -68,6 +75,7 @@ impl Also {
             userfaultfd: w & 1 != 0,
             maps: w & 2 != 0,
             pagemap: w & 4 != 0,
+            record: w & 8 != 0,
         }
     }
 }
@@ -630,6 +638,7 @@ mod tests {
             userfaultfd: false,
             maps: true,
             pagemap: false,
+            record: true,
         },
     };
 

@@ -1,7 +1,7 @@
 //! A strategy as runs of sub-pages, each with its kind of stores. Pure.
 
 use super::order::{ranges, run, Chunks, Run, TargetLast, LOCALITY_RADIUS};
-use super::Strategy;
+use super::strategy::Strategy;
 
 /// Sub-pages that [`Strategy::Chunks`] writes in one piece: 512 KiB, half of a
 /// usual second-level cache, so that the last piece is still there.

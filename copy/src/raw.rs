@@ -2,11 +2,12 @@
 #![allow(unsafe_code)]
 
 use super::cpu::{init, Cpu, Isa};
+use super::error::CopyError;
 use super::error::{check_addr, check_disjoint, check_len};
 use super::plan::{each, each_of_clear, Stores, SMALL, TINY};
+use super::strategy::Strategy;
 #[cfg(all(not(miri), target_arch = "x86_64"))]
 use super::x86;
-use super::{CopyError, Strategy};
 use hugeswap_mm::PAGE_SIZE;
 
 /// How far ahead of a streaming copy its source is prefetched.

@@ -1,6 +1,9 @@
 //! Which operation a number stands for. Pure: the same seed and number give the same operation,
 //! whatever other operations are left out.
 
+/// Operations of one sequence.
+pub const STEPS: u64 = 12;
+
 /// A stream of numbers that is the same everywhere.
 pub struct Rng(u64);
 

@@ -1,9 +1,9 @@
 //! Makes a failing run short: leaves out pieces of its operations, ever smaller ones, as long as
 //! it still fails (Zeller's delta debugging).
 
-use crate::drive::{self, Batch};
-use crate::plan::{Mixture, Rng};
-use crate::{Args, STEPS};
+use crate::args::Args;
+use crate::batch::{self, Batch};
+use crate::plan::{Mixture, Rng, STEPS};
 use std::time::{Duration, Instant};
 
 /// A failure that depends on timing is tried so often before its piece counts as needed.
@@ -19,7 +19,7 @@ pub fn report(args: &Args, batch: &Batch, trace: &[u64]) {
             timeout: args.timeout.min(30),
             ..args.clone()
         };
-        (0..TRIES).any(|_| match drive::one(&cut, batch, Some(keep)) {
+        (0..TRIES).any(|_| match batch::one(&cut, batch, Some(keep)) {
             Ok(out) => out.failure.map(|f| last = f).is_some(),
             Err(_) => false,
         })

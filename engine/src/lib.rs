@@ -14,6 +14,8 @@ pub mod mm {
     pub use hugeswap_mm::*;
     pub use hugeswap_page_copy as copy;
 }
+pub use hugeswap_policy as policy;
+
 pub use hugeswap_sys as sys;
 pub use hugeswap_sys::sync;
 

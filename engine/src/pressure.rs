@@ -3,7 +3,7 @@
 
 use crate::charge::Charge;
 use crate::control::Proc;
-use crate::mm::PMD_NR;
+use crate::policy::Walking;
 use crate::sys::futex::{self, Scope};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
@@ -32,33 +32,6 @@ pub struct Line {
     starving: AtomicU32,
     /// See `Walking`.
     walking: AtomicU32,
-}
-
-/// How much of a range the last faults took for walks and first touches: an average that forgets. All of a
-/// range each time is [`Walking::ALL`]; jumps take nothing. It rises faster than it falls: a walk needs what
-/// is to be read ahead at once, and jumps are many.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Walking(u32);
-
-impl Walking {
-    const RISE: u32 = 4;
-    const FALL: u32 = 64;
-    const ALL: u32 = 1 << 16;
-
-    /// After one more fault that took so many pages.
-    fn after(self, pages: usize) -> Walking {
-        let took = pages.min(PMD_NR) as u32 * (Self::ALL / PMD_NR as u32);
-        // Rounded so that it can reach both ends.
-        Walking(match took.checked_sub(self.0) {
-            Some(more) => self.0 + more.div_ceil(Self::RISE),
-            None => self.0 - (self.0 - took).div_ceil(Self::FALL),
-        })
-    }
-
-    /// That part of `n`.
-    fn of(self, n: i64) -> i64 {
-        n * i64::from(self.0) / i64::from(Self::ALL)
-    }
 }
 
 impl<'e> Kick<'e> {
@@ -132,82 +105,27 @@ impl<'e> Kick<'e> {
     pub fn took(&self, pages: usize) {
         let (old, new) = (self.walking(), self.walking().after(pages));
         if new != old {
-            self.line.walking.store(new.0, Relaxed);
+            self.line.walking.store(new.to_word(), Relaxed);
         }
     }
 
     fn walking(&self) -> Walking {
-        Walking(self.line.walking.load(Relaxed))
+        Walking::of_word(self.line.walking.load(Relaxed))
     }
 
     /// Of `most` folios to hold ready, those that are worth their memory now.
     pub fn ready_folios(&self, most: usize) -> usize {
-        self.walking().of(2 * most as i64 + 1) as usize / 2
+        self.walking().ready_folios(most)
     }
 
     /// Below this many free pages reclaim is called.
     pub fn low_pages(&self) -> i64 {
-        low_pages(self.charge.limit(), self.walking())
+        self.walking().low_pages(self.charge.limit())
     }
 
     /// Up to this many it works.
     pub fn high_pages(&self) -> i64 {
-        let high = self.low_pages() + self.low_pages() / 2;
-        match self.line.starving.load(Acquire) {
-            0 => high,
-            _ => high.max(PMD_NR as i64),
-        }
-    }
-}
-
-/// Free pages for a program that jumps: it needs them one by one, and what is free is of no use to it.
-const LOW_JUMPING: i64 = 128;
-
-/// The low watermark for a limit in pages. Of a small share of a run's limit, as one of many
-/// processes has it, most must be there to be used.
-fn low_pages(limit: i64, walking: Walking) -> i64 {
-    let part = |n: i64| limit / (n * PMD_NR as i64);
-    let all = part(32).clamp(4, 32).min(part(4).max(1)) * PMD_NR as i64;
-    LOW_JUMPING + walking.of(all - LOW_JUMPING)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn after(faults: usize, mut walking: Walking, pages: impl Fn(usize) -> usize) -> Walking {
-        for i in 0..faults {
-            walking = walking.after(pages(i));
-        }
-        walking
-    }
-
-    const NONE: Walking = Walking(0);
-    const ALL: Walking = Walking(Walking::ALL);
-
-    #[test]
-    fn watermarks_leave_most_of_the_limit() {
-        let limits = [0, 4, 9, 16, 32, 63, 256, 1024, 65536];
-        let low = |walking| {
-            let pages = |mib: i64| (mib << 20) / crate::mm::PAGE_SIZE as i64;
-            limits.map(|mib| low_pages(pages(mib), walking))
-        };
-        let folios = [1, 1, 1, 2, 4, 4, 4, 16, 32];
-        assert_eq!(low(ALL), folios.map(|n| n * PMD_NR as i64));
-        assert_eq!(low(NONE), [LOW_JUMPING; 9]);
-    }
-
-    #[test]
-    fn walks_raise_what_is_free_and_jumps_lower_it() {
-        assert_eq!(after(1000, NONE, |_| PMD_NR), ALL);
-        assert_eq!(after(1000, ALL, |_| 0), NONE);
-        let begun = after(3, NONE, |_| PMD_NR);
-        assert!((32_000..40_000).contains(&begun.0), "{begun:?}");
-        // One range that is entered among many jumps changes little, and not for long.
-        let jumps = after(1100, ALL, |i| if i % 100 == 0 { PMD_NR } else { 0 });
-        assert!(low_pages(1 << 15, jumps) < 2 * LOW_JUMPING, "{jumps:?}");
-        // A walk that gets a part of a range at each fault.
-        let windows = after(1000, NONE, |_| 64);
-        assert!(windows.0.abs_diff(Walking::ALL / 8) < 64, "{windows:?}");
+        let starving = self.line.starving.load(Acquire) != 0;
+        self.walking().high_pages(self.charge.limit(), starving)
     }
 }

@@ -9,10 +9,8 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-use crate::os;
-use crate::sizing::GroupRoom;
+use crate::group_end::kill_all;
 use crate::undo::{Guard, Undo};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +107,14 @@ pub struct Own {
     /// Where the tree is mounted: no parent is above this.
     mount: PathBuf,
     pub path: PathBuf,
+}
+
+/// What a memory group, or one above it, leaves to a program that starts in it now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupRoom {
+    pub limit: u64,
+    /// The limit, less what is in use and can't be dropped.
+    pub left: u64,
 }
 
 impl Own {
@@ -357,7 +363,7 @@ impl Group {
         &self.path
     }
 
-    /// For [`os::spawn_inside`].
+    /// For `os::spawn_inside`.
     pub fn procs(&self) -> Result<OwnedFd, Error> {
         let path = self.path.join("cgroup.procs");
         fs::OpenOptions::new()
@@ -423,39 +429,6 @@ fn entry_of(text: &str, key: &str) -> Option<u64> {
 /// `None` for "max" and for what is not there.
 fn read_number(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
-}
-
-fn kill_all(path: &Path) -> io::Result<()> {
-    // v2 since 5.14: all at once, nobody can fork away.
-    if fs::OpenOptions::new()
-        .write(true)
-        .open(path.join("cgroup.kill"))
-        .and_then(|mut file| io::Write::write_all(&mut file, b"1"))
-        .is_ok()
-    {
-        return Ok(());
-    }
-    for pid in fs::read_to_string(path.join("cgroup.procs"))?.lines() {
-        // 0: a process outside our PID namespace; killing it would be killing
-        // our own process group.
-        if let Some(pid) = pid.parse().ok().filter(|pid| *pid > 0) {
-            os::kill(pid)?;
-        }
-    }
-    Ok(())
-}
-
-/// Kills who is inside and removes the group; waits until the dead are gone.
-pub fn remove(path: &Path) -> io::Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
-        match fs::remove_dir(path) {
-            Err(err) if err.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline => {}
-            other => return other,
-        }
-        kill_all(path)?;
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[cfg(test)]

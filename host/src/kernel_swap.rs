@@ -432,7 +432,7 @@ pub fn mthp_switches() -> Vec<PathBuf> {
         .collect()
 }
 
-/// The word in brackets: "always [madvise] never" -> "madvise".
+/// The word in brackets: `always [madvise] never` -> `madvise`.
 pub fn chosen(setting: &str) -> Option<&str> {
     let (_, rest) = setting.split_once('[')?;
     rest.split_once(']').map(|(word, _)| word)

@@ -1,7 +1,7 @@
 //! Sizes that fit where one is, when the user gives none: how much memory a run takes, and how much
 //! of a disk it may use for swap. The rules are pure; what they ask of the machine is beside them.
 
-use crate::cgroup::Own;
+use crate::cgroup::{GroupRoom, Own};
 use crate::os;
 use crate::size::{Size, GIB, MIB};
 
@@ -27,14 +27,6 @@ const DISK_KEEPS: u64 = 10 * GIB;
 pub struct Chosen {
     pub bytes: u64,
     pub why: String,
-}
-
-/// What a memory group, or one above it, leaves to a program that starts in it now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupRoom {
-    pub limit: u64,
-    /// The limit, less what is in use and can't be dropped.
-    pub left: u64,
 }
 
 /// `--memory` where none is given: what the memory group leaves, or half of what is available.

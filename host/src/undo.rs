@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::{cgroup, os};
+use crate::{group_end, os};
 
 /// One thing to take back. Each may be done twice: what is gone is no error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,7 +79,7 @@ impl Undo {
                 Ok(())
             }
             Undo::Restore { path, value } => gone_is_fine(write_existing(path, value)),
-            Undo::RemoveGroup(path) => gone_is_fine(cgroup::remove(path)),
+            Undo::RemoveGroup(path) => gone_is_fine(group_end::remove(path)),
         }
     }
 }

@@ -3,16 +3,17 @@
 //! What the kernel does is asked of it first. It goes from one mapping to the next: where it stops, what
 //! came before has happened, and that is what the tables are told.
 
-use crate::hooks::{pages, Result};
-use crate::map::{lay_bare, TOP};
+use crate::bare::lay_bare;
+use crate::frame::Result;
+use crate::manageable::{pages, TOP};
 use crate::state::state;
 use crate::stretch::reserve;
 use crate::{lock, maps, sandbox};
 use hugeswap::engine::{Engine, Fate, Stretch};
 use hugeswap::mm::PAGE_SIZE;
+use hugeswap::policy::{Huge, Pattern};
 use hugeswap::sys::syscall::{check, raw};
 use hugeswap::sys::{mem, syscall, Errno};
-use hugeswap::vma::{Huge, Pattern};
 
 const MADV_COLD: i32 = 20;
 const MADV_PAGEOUT: i32 = 21;
@@ -46,7 +47,7 @@ pub fn madvise(e: &Engine, bell: usize, addr: usize, len: usize, advice: i32) ->
 /// The stretch is reserved; `ours` are its managed parts.
 fn advise(e: &Engine, bell: usize, stretch: Stretch, ours: &[Stretch], advice: i32) -> Result<()> {
     let (start, end) = stretch;
-    let hint = |say: &dyn Fn(&mut hugeswap::vma::Hints)| {
+    let hint = |say: &dyn Fn(&mut hugeswap::policy::Hints)| {
         ours.iter().try_for_each(|&(s, t)| e.hint(s, t - s, say))
     };
     match advice {
@@ -56,40 +57,9 @@ fn advise(e: &Engine, bell: usize, stretch: Stretch, ours: &[Stretch], advice: i
             hold.end_parts(&done, Fate::Dropped);
             said
         }
-        // Markers in the page table, in place of contents: nothing of ours may come there.
-        MADV_GUARD_INSTALL => {
-            let hold = e.hold(bell, stretch)?;
-            let (done, said) = apply(e, bell, stretch, advice);
-            hold.end_parts(&done, Fate::Unmapped);
-            let mut s = state().lock();
-            for (from, to) in done {
-                for (from, to) in s.regions.overlaps(from, to) {
-                    s.pinned.insert(from, to);
-                }
-            }
-            said
-        }
-        MADV_GUARD_REMOVE => {
-            let (done, said) = apply(e, bell, stretch, advice);
-            for (from, to) in done {
-                state().lock().pinned.remove(from, to);
-                lock::let_go(e, bell, from, to)?;
-            }
-            said
-        }
-        libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
-            let (done, said) = apply(e, bell, stretch, advice);
-            let mut s = state().lock();
-            for (from, to) in done {
-                s.wiped.remove(from, to);
-                if advice == libc::MADV_WIPEONFORK {
-                    for (from, to) in s.regions.overlaps(from, to) {
-                        s.wiped.insert(from, to);
-                    }
-                }
-            }
-            said
-        }
+        MADV_GUARD_INSTALL => install_guards(e, bell, stretch),
+        MADV_GUARD_REMOVE => remove_guards(e, bell, stretch),
+        libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => wipe_on_fork(e, bell, stretch, advice),
         // Free to be dropped at any time, and now is best: who has moved a page out can't tell whether
         // it was written since, and would have to write it to swap.
         libc::MADV_FREE => {
@@ -138,6 +108,44 @@ fn advise(e: &Engine, bell: usize, stretch: Stretch, ours: &[Stretch], advice: i
         // SAFETY: the program's own call.
         _ => unsafe { mem::madvise(start, end - start, advice) },
     }
+}
+
+/// Markers in the page table, in place of contents: nothing of ours may come there.
+fn install_guards(e: &Engine, bell: usize, stretch: Stretch) -> Result<()> {
+    let hold = e.hold(bell, stretch)?;
+    let (done, said) = apply(e, bell, stretch, MADV_GUARD_INSTALL);
+    hold.end_parts(&done, Fate::Unmapped);
+    let mut s = state().lock();
+    for (from, to) in done {
+        for (from, to) in s.regions.overlaps(from, to) {
+            s.pinned.insert(from, to);
+        }
+    }
+    said
+}
+
+fn remove_guards(e: &Engine, bell: usize, stretch: Stretch) -> Result<()> {
+    let (done, said) = apply(e, bell, stretch, MADV_GUARD_REMOVE);
+    for (from, to) in done {
+        state().lock().pinned.remove(from, to);
+        lock::let_go(e, bell, from, to)?;
+    }
+    said
+}
+
+/// MADV_WIPEONFORK, or its end.
+fn wipe_on_fork(e: &Engine, bell: usize, stretch: Stretch, advice: i32) -> Result<()> {
+    let (done, said) = apply(e, bell, stretch, advice);
+    let mut s = state().lock();
+    for (from, to) in done {
+        s.wiped.remove(from, to);
+        if advice == libc::MADV_WIPEONFORK {
+            for (from, to) in s.regions.overlaps(from, to) {
+                s.wiped.insert(from, to);
+            }
+        }
+    }
+    said
 }
 
 /// Makes the call, and says where it took effect.

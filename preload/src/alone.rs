@@ -3,9 +3,8 @@
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use crate::entry::{self, Frame};
-use crate::hooks::Result;
-use crate::{deputy, fork, rights, sandbox};
+use crate::frame::{Frame, Result};
+use crate::{deputy, gate, resident, rights, sandbox};
 use hugeswap::engine::Engine;
 use hugeswap::sys::syscall::{check, raw};
 use hugeswap::sys::{thread, Errno};
@@ -72,11 +71,11 @@ fn alone(
     if sandbox::is_there() || deputy::is_there() || threads > 1 && threads != usize::MAX {
         return Err(err);
     }
-    fork::keep_kernels_words(e);
+    resident::keep_kernels_words(e);
     // After it has a pid name space for its children a process can make no more threads: so that comes
     // last, when ours are there again.
     let later = flags & libc::CLONE_NEWPID;
-    entry::be_alone();
+    gate::be_alone();
     let made = e.step_aside(f.bell(), || {
         let mut tried = 0;
         loop {
@@ -91,7 +90,7 @@ fn alone(
     if made.is_ok() {
         rights::note();
     }
-    entry::let_others_in();
+    gate::let_others_in();
     match made {
         Ok(Ok(_)) if later != 0 => call(later),
         Ok(r) => r,

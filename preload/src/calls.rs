@@ -4,7 +4,8 @@
 //! `pthread_exit` or `siglongjmp`, a cancellation. So they hold nothing, and have nothing to clean up;
 //! `C-unwind` keeps the compiler from putting an abort in the unwinder's way.
 
-use crate::entry::{self, hugeswap_entry_pin, to_c};
+use crate::arch::{self, hugeswap_entry_pin};
+use crate::frame::{to_c, CLONE, CLONE3};
 use crate::{alone, release, resident, sandbox};
 use hugeswap::sys::mem;
 use hugeswap::sys::syscall::raw;
@@ -58,7 +59,7 @@ fn tell_of(filter: usize) {
     // SAFETY: the thread's errno; the entry of a hook, which reads the filter with care.
     unsafe {
         let errno = *libc::__errno_location();
-        entry::hugeswap_entry_sandbox(filter);
+        arch::hugeswap_entry_sandbox(filter);
         *libc::__errno_location() = errno;
     }
 }
@@ -132,7 +133,7 @@ extern "C-unwind" fn hugeswap_ioctl(fd: i32, request: usize, arg: usize) -> i64 
     // SAFETY: the thread's errno; the entry of a hook, which reads the argument with care.
     let tell = |refused: usize| unsafe {
         let errno = *libc::__errno_location();
-        entry::hugeswap_entry_release(arg, refused);
+        arch::hugeswap_entry_release(arg, refused);
         *libc::__errno_location() = errno;
     };
     tell(0);
@@ -162,10 +163,11 @@ extern "C-unwind" fn hugeswap_watched(
     a1: usize,
     a2: usize,
     a3: usize,
-    _a4: usize,
+    a4: usize,
 ) -> usize {
+    let args = [a0, a1, a2, a3, a4];
     match nr {
-        libc::SYS_clone => clone(a0, a1, a3, entry::CLONE),
+        libc::SYS_clone => clone(a0, a1, args[arch::CLONE_CHILD_TID], CLONE),
         libc::SYS_clone3 => {
             // The first eight words are there in every version: flags, pidfd, child_tid, parent_tid,
             // exit_signal, stack, stack_size, tls.
@@ -177,7 +179,7 @@ extern "C-unwind" fn hugeswap_watched(
                 // The kernel says what is wrong with it.
                 return 0;
             }
-            clone(words[0], words[5], words[2], entry::CLONE3)
+            clone(words[0], words[5], words[2], CLONE3)
         }
         libc::SYS_set_tid_address => keep(a0, size_of::<i32>()),
         libc::SYS_set_robust_list => {

@@ -1,8 +1,7 @@
 //! The C library's `clone` without CLONE_VM: a fork on another stack. It stands before the C
 //! library's function, for programs that call it by name; with CLONE_VM that is called.
 
-use crate::entry::hugeswap_entry_clone;
-use core::arch::asm;
+use crate::arch;
 use core::ffi::c_void;
 
 type Body = unsafe extern "C" fn(*mut c_void) -> i32;
@@ -43,11 +42,11 @@ pub unsafe extern "C" fn clone(
             return real(body, stack, flags, arg, parent_tid, tls, child_tid);
         }
     };
-    // SAFETY: a fork: the child goes on here with a copy of this stack, and then on the caller's.
+    // SAFETY: a fork: the child goes on here with a copy of this stack, and then on the caller's, which is
+    // `body`'s from there on. Nothing here has to be dropped.
     unsafe {
-        let pid = hugeswap_entry_clone(
+        let pid = arch::clone(
             flags as u32 as usize,
-            0,
             parent_tid as usize,
             child_tid as usize,
             tls as usize,
@@ -55,18 +54,6 @@ pub unsafe extern "C" fn clone(
         if pid != 0 {
             return pid as i32;
         }
-        asm!(
-            "mov rsp, {stack}",
-            "xor ebp, ebp",
-            "call {body}",
-            "mov edi, eax",
-            "call {exit}",
-            "ud2",
-            stack = in(reg) stack as usize & !15,
-            body = in(reg) body,
-            exit = sym libc::_exit,
-            in("rdi") arg,
-            options(noreturn)
-        )
+        arch::run_on(stack, body, arg)
     }
 }

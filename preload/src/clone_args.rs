@@ -5,7 +5,7 @@
 //! written. So the kernel is given memory of ours. What it reads is copied before, what it writes is
 //! handed on afterwards: in the parent when the handler goes on, in the child when it has one.
 
-use crate::{lock, sandbox};
+use crate::{arch, lock, sandbox};
 use hugeswap::engine::Engine;
 use hugeswap::mm::PAGE_SIZE;
 use hugeswap::sys::{mem, syscall, thread, Errno};
@@ -68,11 +68,11 @@ impl CloneArgs {
         c
     }
 
-    /// The system call `clone`: flags, stack, parent_tid, child_tid, tls.
+    /// The system call `clone`: flags, stack, parent_tid, and two more.
     pub fn clone(args: [usize; 6]) -> Result<CloneArgs> {
         let mut c = CloneArgs::new(libc::SYS_clone, args);
         let flags = args[0] as u64;
-        c.args[0] = c.take_words(flags, args[2], args[2], args[3]) as usize;
+        c.args[0] = c.take_words(flags, args[2], args[2], args[arch::CLONE_CHILD_TID]) as usize;
         c.check()?;
         Ok(c)
     }

@@ -10,9 +10,10 @@
 //! the answer. So each request has a mark on its thread's stack: when that is gone, so is the thread's
 //! interest in it, and the slot is free again.
 
-use crate::{entry, fork};
+use crate::c_thread;
+use crate::gate::DELEGATING;
 use core::sync::atomic::{
-    AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering::*,
+    AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*,
 };
 use hugeswap::mm::PAGE_SIZE;
 use hugeswap::sys::futex::{self, Scope};
@@ -91,10 +92,13 @@ struct Deputy {
     requests: &'static [Request],
     pages: usize,
     zeros: usize,
+    /// Runs the hook for a call.
+    run: RunHook,
 }
 
-/// Not zero: hooks run in the deputy's thread. The entries read it.
-pub static DELEGATING: AtomicU8 = AtomicU8::new(0);
+/// A call and its arguments; the result is as the kernel's.
+pub type RunHook = fn(usize, [usize; 6]) -> i64;
+
 static DEPUTY: AtomicPtr<Deputy> = AtomicPtr::new(core::ptr::null_mut());
 /// 0 while it starts, then 1, or 2 if it could not.
 static STARTED: AtomicU32 = AtomicU32::new(0);
@@ -116,7 +120,7 @@ impl Deputy {
         }
         let args = core::array::from_fn(|i| r.args[i].load(Relaxed));
         r.result
-            .store(entry::on_behalf(r.call.load(Relaxed), args), Relaxed);
+            .store((self.run)(r.call.load(Relaxed), args), Relaxed);
         let turn = turn(w);
         let (page, other) = (self.page(slot, turn), self.page(slot, turn + 1));
         // SAFETY: nobody reads the other page before the next request of this slot.
@@ -130,13 +134,14 @@ impl Deputy {
 }
 
 /// Starts the thread, in a hook, before the filter is there that it must not be under.
-pub fn start() -> Result<(), Errno> {
+pub fn start(run: RunHook) -> Result<(), Errno> {
     // SAFETY: all-zero is a valid Request.
     let requests = unsafe { mem::map_table(SLOTS) }?;
     let deputy = Box::leak(Box::new(Deputy {
         requests,
         pages: mem::map_anon(2 * SLOTS * PAGE_SIZE)? as usize,
         zeros: mem::map_anon(PAGE_SIZE)? as usize,
+        run,
     }));
     if DEPUTY
         .compare_exchange(core::ptr::null_mut(), deputy, AcqRel, Acquire)
@@ -250,7 +255,7 @@ impl Deputy {
         let turn = turn(began);
         let mark = AtomicU64::new(began);
         r.mark.store(&raw const mark as usize, Relaxed);
-        r.tid.store(fork::tid(), Relaxed);
+        r.tid.store(c_thread::tid(), Relaxed);
         r.call.store(call, Relaxed);
         for (to, a) in r.args.iter().zip(args) {
             to.store(a, Relaxed);

@@ -5,7 +5,7 @@
 //!
 //! The functions below stand before those of the C library, for programs that call them by name.
 
-use crate::entry::to_c;
+use crate::frame::to_c;
 use crate::sandbox::may_tell_guard;
 use core::ffi::{c_char, c_void, CStr};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};

@@ -13,8 +13,8 @@ use hugeswap::control::{self, Unmanaged};
 use hugeswap::sys::syscall::{raw, syscall};
 use hugeswap::sys::{fd, mem, thread, Errno};
 
-use crate::entry::{self, to_c};
-use crate::{alone, sandbox};
+use crate::frame::to_c;
+use crate::{alone, arch, sandbox};
 
 const EMPTY: &CStr = c"";
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
@@ -154,7 +154,7 @@ fn make_door(text: &mut Text) -> Option<i32> {
         // SAFETY: the thread's errno; the entry of a hook.
         let r = unsafe {
             let errno = *libc::__errno_location();
-            let r = entry::hugeswap_entry_door(handed, door.inode);
+            let r = arch::hugeswap_entry_door(handed, door.inode);
             *libc::__errno_location() = errno;
             r
         };

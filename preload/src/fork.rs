@@ -1,13 +1,15 @@
 //! fork, in the place of the C library's `_Fork`: the clone itself and what must be around it.
 //! The C library's fork (handlers, locks of streams and malloc) calls it and goes on unchanged.
 
+use crate::arch::TID;
+use crate::c_thread::robust_head_in_child;
 use crate::clone_args::CloneArgs;
-use crate::entry::{self, Frame};
+use crate::frame::Frame;
+use crate::resident::keep_kernels_words;
 use crate::state::state;
 use crate::stretch::reserve;
 use crate::window::Extents;
-use crate::{alone, map, maps, rights, sandbox};
-use core::sync::atomic::{AtomicIsize, Ordering::Relaxed};
+use crate::{alone, deputy, gate, map, maps, rights, sandbox};
 use hugeswap::control::link;
 use hugeswap::engine::{Engine, Stretch};
 use hugeswap::sync::Mutex;
@@ -16,63 +18,6 @@ use hugeswap::sys::limits::RoomForThreads;
 use hugeswap::sys::maps::MapsFile;
 use hugeswap::sys::syscall::{check, raw};
 use hugeswap::sys::{fd, Errno};
-
-/// Where glibc keeps the thread's number, from the thread pointer. Checked at start.
-const TID: usize = 0x2d0;
-
-/// This thread's number, as the C library knows it.
-pub fn tid() -> u32 {
-    // SAFETY: inside the thread structure, which is larger than this (`is_known`).
-    unsafe { ((thread_pointer() + TID) as *const u32).read() }
-}
-
-/// The head of this thread's robust mutexes, as the kernel knows it.
-pub fn robust_head() -> Option<(usize, usize)> {
-    let (mut head, mut len) = (0usize, 0usize);
-    // SAFETY: the variables outlive the call.
-    unsafe {
-        hugeswap::sys::syscall(
-            libc::SYS_get_robust_list,
-            [
-                0,
-                &mut head as *mut usize as usize,
-                &mut len as *mut usize as usize,
-            ],
-        )
-    }
-    .ok()?;
-    (head != 0).then_some((head, len))
-}
-
-/// Whether this C library keeps its thread structure as we know it.
-pub fn is_known() -> bool {
-    tid() == hugeswap::sys::thread::gettid()
-        && robust_head().is_some_and(|(h, _)| h == thread_pointer() + TID + 16)
-}
-
-/// Where glibc has the rseq area, from the thread pointer.
-static RSEQ: AtomicIsize = AtomicIsize::new(0);
-
-/// In the constructor.
-pub fn find_rseq() {
-    // SAFETY: a plain look-up of a constant of the C library's (2.35 and later).
-    unsafe {
-        let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()) as *const isize;
-        if let Some(offset) = offset.as_ref() {
-            RSEQ.store(*offset, Relaxed);
-        }
-    }
-}
-
-/// What of this thread the kernel reads and writes: its number, the head of its robust mutexes, its rseq
-/// area. It stays resident.
-pub fn keep_kernels_words(e: &Engine) {
-    let tp = thread_pointer();
-    let rseq = tp.wrapping_add_signed(RSEQ.load(Relaxed));
-    for (at, len) in [(tp, crate::resident::THREAD), (rseq, 32)] {
-        let _ = crate::lock::pin(e, at, len);
-    }
-}
 
 pub fn fork(e: &'static Engine, f: &mut Frame) -> Result<usize, Errno> {
     keep_kernels_words(e);
@@ -105,7 +50,7 @@ pub fn clone(e: &'static Engine, f: &mut Frame, nr: i64) -> Result<usize, Errno>
 /// The call that makes the child, and what must be before and after it on both sides.
 fn around(e: &'static Engine, f: &mut Frame, call: &mut CloneArgs) -> Result<usize, Errno> {
     e.fork_make_room();
-    entry::be_alone();
+    gate::be_alone();
     // In other name spaces a child may not find the supervisor.
     let apart = alone::may_be_apart() || call.goes_apart();
     let [door, theirs] = match apart {
@@ -116,7 +61,7 @@ fn around(e: &'static Engine, f: &mut Frame, call: &mut CloneArgs) -> Result<usi
     fd::close(theirs);
     let Some(token) = token else {
         fd::close(door);
-        entry::let_others_in();
+        gate::let_others_in();
         return Err(Errno::EAGAIN);
     };
     let shares_files = call.shares_files();
@@ -127,7 +72,8 @@ fn around(e: &'static Engine, f: &mut Frame, call: &mut CloneArgs) -> Result<usi
     let pid = check(unsafe { raw(nr, args) });
     drop(room);
     if pid == Ok(0) {
-        entry::only_me(f);
+        gate::only_me(f.index);
+        deputy::forget();
         if apart {
             alone::go_apart();
         }
@@ -148,7 +94,7 @@ fn around(e: &'static Engine, f: &mut Frame, call: &mut CloneArgs) -> Result<usi
             fd::close(door);
         }
     }
-    entry::let_others_in();
+    gate::let_others_in();
     match pid {
         Ok(0) => call.hand_on_in_child(e),
         Ok(pid) => call.hand_on_in_parent(pid),
@@ -184,9 +130,4 @@ fn registered(maps: MapsFile) -> Result<Vec<Stretch>, Errno> {
 /// What the child must find empty; the kernel wipes what is resident, and not what is in swap.
 fn wiped() -> Vec<Stretch> {
     state().lock().wiped.iter().collect()
-}
-
-/// The kernel forgets the list at fork; it lies where it lay.
-fn robust_head_in_child() -> Option<(usize, usize)> {
-    Some((thread_pointer() + TID + 16, 24))
 }

@@ -2,24 +2,26 @@
 //!
 //! Each does what the system call of its name does, and keeps the engine's tables true. It does
 //! nothing that it can't undo before the kernel has agreed. Hooks run on a stack of their own with
-//! signals blocked (see `entry`). The state's lock is not held while waiting for a transfer.
+//! signals blocked (see `entry`, `gate`). The state's lock is not held while waiting for a transfer.
 
-use crate::entry::{
+use crate::frame::{
     Frame, BRK, CLONE, CLONE3, DOOR, FORK, MADVISE, MINCORE, MLOCK, MLOCK2, MLOCKALL, MMAP,
     MPROTECT, MREMAP, MUNLOCK, MUNLOCKALL, MUNMAP, PIN, PKEY_MPROTECT, PROCESS_MADVISE, RELEASE,
     RIGHTS, SANDBOX, SETNS, SHMAT, SHMDT, THREAD_ENDS, UNSHARE,
 };
-use crate::{advise, alone, brk, fork, lock, look, map, protect, release, remap, rights, sandbox};
-use hugeswap::mm::PAGE_SIZE;
+use crate::state::state;
+use crate::{
+    advise, alone, arch, brk, fork, gate, lock, look, map, protect, release, remap, rights, sandbox,
+};
 use hugeswap::sys::syscall::raw;
 use hugeswap::sys::Errno;
 
-pub type Result<T> = core::result::Result<T, Errno>;
-
-pub const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
-
 /// The system call that a function of the C library stands for, as it is.
 pub fn plain(call: usize, a: [usize; 6]) -> i64 {
+    if call == FORK {
+        // SAFETY: the kernel call that the caller asked for.
+        return unsafe { arch::fork() };
+    }
     let nr = match call {
         MMAP => libc::SYS_mmap,
         MUNMAP => libc::SYS_munmap,
@@ -31,7 +33,6 @@ pub fn plain(call: usize, a: [usize; 6]) -> i64 {
         MLOCK2 => libc::SYS_mlock2,
         MLOCKALL => libc::SYS_mlockall,
         MUNLOCKALL => libc::SYS_munlockall,
-        FORK => libc::SYS_fork,
         CLONE => libc::SYS_clone,
         CLONE3 => libc::SYS_clone3,
         MINCORE => libc::SYS_mincore,
@@ -47,7 +48,33 @@ pub fn plain(call: usize, a: [usize; 6]) -> i64 {
     unsafe { raw(nr, a) }
 }
 
+/// Runs the hook, unless the call is none of ours.
 pub fn run(f: &mut Frame) {
+    f.direct = state().lock().is_elsewhere(f.call, f.args);
+    if !f.direct {
+        dispatch(f);
+    }
+}
+
+/// After the hook: what a call gave. One that is made as it is holds neither the gate nor a stack: it may
+/// wait for a thread of the program's that serves a userfaultfd, and that one may fork, or wait for us.
+pub fn finish(f: &Frame) -> i64 {
+    if f.direct {
+        plain(f.call, f.args)
+    } else {
+        f.result
+    }
+}
+
+/// A hook in the deputy's thread, for one of the program's.
+fn on_behalf(call: usize, args: [usize; 6]) -> i64 {
+    let mut frame = Frame::new(call, args, gate::come_in());
+    run(&mut frame);
+    gate::go_out(frame.index);
+    finish(&frame)
+}
+
+fn dispatch(f: &mut Frame) {
     let a = f.args;
     let bell = f.bell();
     let Some(e) = hugeswap::engine::get() else {
@@ -78,7 +105,7 @@ pub fn run(f: &mut Frame) {
         MUNLOCKALL => lock::unlock_all(e, bell),
         PIN => lock::pin(e, a[0], a[1]),
         DOOR => e.hand_door(bell, a[0] as i32, a[1] as u64).map(|()| 0),
-        SANDBOX => sandbox::note(a[0]),
+        SANDBOX => sandbox::note(a[0], on_behalf),
         RELEASE => release::registered(e, bell, a[0], a[1] != 0),
         RIGHTS => rights::follow(e, f),
         THREAD_ENDS => crate::resident::robust_futexes(e),
@@ -88,11 +115,4 @@ pub fn run(f: &mut Frame) {
         Ok(v) => v as i64,
         Err(e) => -(e.0 as i64),
     };
-}
-
-/// Whole pages; None for none, or too many.
-pub fn pages(len: usize) -> Option<usize> {
-    (len != 0)
-        .then(|| len.checked_next_multiple_of(PAGE_SIZE))
-        .flatten()
 }

@@ -2,7 +2,10 @@
 
 use crate::state::state;
 use crate::window::Window;
-use crate::{alone, brk, calls, entry, exec, failure, fork, map, maps, patch, rights, tasks};
+use crate::{
+    alone, arch, brk, c_thread, calls, exec, failure, gate, manageable, maps, patch, resident,
+    rights, tasks,
+};
 use core::ffi::CStr;
 use hugeswap::control;
 use hugeswap::control::link::{self, Address};
@@ -107,7 +110,7 @@ fn set_up(address: &[u8]) -> Result<(), Failed> {
     if door >= 0 {
         alone::go_apart();
     }
-    if !fork::is_known() {
+    if !c_thread::is_known() {
         return Err(Failed::Other(
             "this C library is not one that hugeswap knows (glibc 2.34 and later)".into(),
         ));
@@ -115,7 +118,7 @@ fn set_up(address: &[u8]) -> Result<(), Failed> {
     rights::note();
     let targets = Targets::find().map_err(|e| format!("the C library cannot be hooked: {e}"))?;
     failure::fail_if_asked();
-    entry::set_up().map_err(|e| format!("no stacks for hooks: {e}"))?;
+    gate::set_up().map_err(|e| format!("no stacks for hooks: {e}"))?;
     make_window(e, &targets)?;
     if single {
         adopt_existing(e);
@@ -123,8 +126,8 @@ fn set_up(address: &[u8]) -> Result<(), Failed> {
     exec::set_up();
     // SAFETY: in the constructor, before the program's threads.
     unsafe { targets.redirect() }.map_err(|e| format!("the C library cannot be hooked: {e}"))?;
-    fork::find_rseq();
-    fork::keep_kernels_words(e);
+    resident::find_rseq();
+    resident::keep_kernels_words(e);
     Ok(())
 }
 
@@ -166,14 +169,13 @@ fn reserve_window() -> Result<usize, Errno> {
 
 /// Memory that was mapped before us, by the program's other libraries or as its own zeroed data.
 fn adopt_existing(e: &Engine) {
-    const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
     for m in maps::all(e, 0).unwrap_or_default() {
         let len = m.end - m.start;
-        if m.prot != RW
+        if m.prot != manageable::RW
             || !m.private
             || !m.anonymous
             || len < PMD_SIZE
-            || !map::can_be_managed(m.start, len)
+            || !manageable::can_be_managed(m.start, len)
             || e.is_own(m.start, m.end)
         {
             continue;
@@ -194,7 +196,7 @@ struct Targets {
 
 impl Targets {
     fn find() -> Result<Targets, patch::PatchError> {
-        use entry::*;
+        use arch::*;
         let list: [(&'static CStr, unsafe extern "C" fn()); 14] = [
             (c"mmap", hugeswap_entry_mmap),
             (c"munmap", hugeswap_entry_munmap),
@@ -234,20 +236,20 @@ impl Targets {
         for (name, to) in [
             (c"prctl", calls::prctl()),
             (c"ioctl", calls::ioctl()),
-            (c"shmat", entry::hugeswap_entry_shmat as *const () as usize),
-            (c"shmdt", entry::hugeswap_entry_shmdt as *const () as usize),
+            (c"shmat", arch::hugeswap_entry_shmat as *const () as usize),
+            (c"shmdt", arch::hugeswap_entry_shmdt as *const () as usize),
             (
                 c"pkey_mprotect",
-                entry::hugeswap_entry_pkey_mprotect as *const () as usize,
+                arch::hugeswap_entry_pkey_mprotect as *const () as usize,
             ),
             (
                 c"unshare",
-                entry::hugeswap_entry_unshare as *const () as usize,
+                arch::hugeswap_entry_unshare as *const () as usize,
             ),
-            (c"setns", entry::hugeswap_entry_setns as *const () as usize),
+            (c"setns", arch::hugeswap_entry_setns as *const () as usize),
             (
                 c"process_madvise",
-                entry::hugeswap_entry_process_madvise as *const () as usize,
+                arch::hugeswap_entry_process_madvise as *const () as usize,
             ),
         ]
         .into_iter()

@@ -8,17 +8,22 @@
 //! |---|---|
 //! | `init` | the constructor |
 //! | `patch` | the C library's functions become ours |
-//! | `entry` | from such a call to a hook: signals blocked, own stack |
+//! | `entry` | from such a call to a hook: what the entries call |
+//! | `frame` | a call on its way to a hook and back |
+//! | `gate` | the stacks of hooks, and how a fork comes to be alone |
 //! | `calls` | what is looked at before it is made: syscall, prctl, ioctl |
 //! | `hooks` | which hook stands for which call |
+//! | `manageable` | which memory can be managed |
 //! | `map`, `remap` | mmap, munmap, shmat; mremap |
 //! | `protect`, `advise` | mprotect; madvise, process_madvise |
 //! | `stretch` | hooks keep out of each other's way |
 //! | `brk`, `fork`, `clone` | the heap; fork and what is like it |
 //! | `alone` | unshare, setns: name spaces for processes of one thread |
 //! | `rights` | setuid and its like: the engine's threads give up rights with the program |
+//! | `arch` | what the processor decides: assembly, layouts of registers and threads |
 //! | `clone_args` | the memory that the kernel reads and writes when a child is made |
 //! | `lock`, `resident` | mlock; what of the C library the kernel itself reads |
+//! | `c_thread` | what the C library keeps of a thread |
 //! | `look` | mincore |
 //! | `release` | memory for a userfaultfd of the program's own |
 //! | `exec` | whether hugeswap will be in the program that comes next |
@@ -26,6 +31,7 @@
 //! | `direct` | opening files for direct I/O |
 //! | `sandbox`, `deputy` | filters of system calls; a thread that is under none |
 //! | `state`, `window` | which addresses are ours, and which are free |
+//! | `bare` | what of the window is unmapped, and mapped again |
 //! | `failure` | a bug of ours ends the program with a message |
 //! | `maps` | what was mapped before we came |
 //! | `alloc` | the library's own heap |
@@ -33,7 +39,10 @@
 mod advise;
 mod alloc;
 mod alone;
+mod arch;
+mod bare;
 mod brk;
+mod c_thread;
 mod calls;
 mod clone;
 mod clone_args;
@@ -43,10 +52,13 @@ mod entry;
 mod exec;
 mod failure;
 mod fork;
+mod frame;
+mod gate;
 mod hooks;
 mod init;
 mod lock;
 mod look;
+mod manageable;
 mod map;
 mod maps;
 mod patch;

@@ -3,8 +3,8 @@
 //! Pages that the kernel has locked can't be moved out, so the engine is told to leave them alone.
 //! They come in by small copies, as locking them faults them in.
 
-use crate::hooks::RW;
-use crate::map::{lay_bare, TOP};
+use crate::bare::lay_bare;
+use crate::manageable::{RW, TOP};
 use crate::maps;
 use crate::state::state;
 use crate::stretch::reserve;

@@ -1,6 +1,6 @@
 //! What the program asks of its memory and the kernel can't know: our mappings look like memory to it.
 
-use crate::hooks::Result;
+use crate::frame::Result;
 use crate::state::{state, Area};
 use hugeswap::mm::PAGE_SIZE;
 use hugeswap::sys::syscall::{check, raw};

@@ -3,43 +3,19 @@
 //! The kernel is asked first, with the stretch held (`engine::Hold`): what it refuses has changed
 //! nothing. A mapping that replaces others is made by the program's own call, in one step.
 
-use crate::hooks::{pages, Result, RW};
+use crate::bare::{lay_bare, refill};
+use crate::frame::Result;
+use crate::manageable::{can_be_managed, is_ordinary, is_writable, pages, RW, TOP};
+use crate::maps::{self, holes};
 use crate::state::{state, Area};
 use crate::stretch::reserve;
-use crate::{entry, lock, maps};
-use hugeswap::engine::{Engine, Fate, Stretch};
+use crate::{gate, lock};
+use hugeswap::engine::{Engine, Fate};
 use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
 use hugeswap::sys::syscall::{check, raw};
 use hugeswap::sys::{mem, syscall, Errno};
 
-/// One past the addresses that can be managed.
-pub const TOP: usize = 1 << 47;
 const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
-
-/// The mapping is private anonymous memory of the ordinary kind, which can be managed.
-fn is_ordinary(prot: i32, flags: i32) -> bool {
-    const SPECIAL: i32 = libc::MAP_STACK
-        | libc::MAP_GROWSDOWN
-        | libc::MAP_HUGETLB
-        | libc::MAP_LOCKED
-        | libc::MAP_32BIT;
-    flags & libc::MAP_TYPE == libc::MAP_PRIVATE
-        && flags & libc::MAP_ANONYMOUS != 0
-        && flags & SPECIAL == 0
-        && prot & libc::PROT_EXEC == 0
-        && prot & !(RW | libc::PROT_EXEC) == 0
-}
-
-/// Whether there are tables for these addresses. With five levels of page tables the kernel has more of
-/// them, and gives them to programs that hint at them.
-pub fn can_be_managed(at: usize, len: usize) -> bool {
-    at.checked_add(len).is_some_and(|end| end <= TOP)
-}
-
-/// Whether the engine may move pages of this protection.
-pub fn is_writable(prot: i32) -> bool {
-    prot == RW
-}
 
 pub fn mmap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
     let (prot, flags) = (a[2] as i32, a[3] as i32);
@@ -108,43 +84,6 @@ fn mmap_anywhere(
         let _ = unsafe { mem::madvise(at, len, MADV_POPULATE_WRITE) };
     }
     Ok(at)
-}
-
-/// Maps and registers what was unmapped of the window, once that is worth a request.
-pub fn refill(e: &Engine, bell: usize) {
-    let Some(bare) = state().lock().window.take_bare() else {
-        return;
-    };
-    let mut mapped = Vec::with_capacity(bare.len());
-    // SAFETY: nothing is replaced.
-    let map =
-        |from: usize, to: usize| unsafe { mem::map_at_noreplace(from, to - from, libc::PROT_NONE) };
-    for stretch @ (from, to) in bare.iter() {
-        match map(from, to) {
-            Ok(()) => mapped.push(stretch),
-            // The program has mapped something there, by a call that we have not seen, or one that has
-            // yet to say so: that stays.
-            Err(_) => {
-                let holes = holes(e, bell, stretch);
-                state().lock().found_taken(from, to);
-                for (from, to) in holes {
-                    state().lock().unmapped(&[(from, to)]);
-                    if map(from, to).is_ok() {
-                        mapped.push((from, to));
-                    }
-                }
-            }
-        }
-    }
-    let registered = e.register_all(bell, &mapped).is_ok();
-    let mut s = state().lock();
-    for (from, to) in mapped {
-        if registered {
-            s.window.claim(from, to);
-            s.regions.insert(from, to);
-            s.window.give(from, to);
-        }
-    }
 }
 
 /// Makes a stretch of the window accessible that was just taken.
@@ -280,19 +219,6 @@ fn replace<T>(
     }
 }
 
-/// Where nothing is mapped. A call that fails late may have unmapped what it was to replace.
-pub fn holes(e: &Engine, bell: usize, (start, end): Stretch) -> Vec<Stretch> {
-    let args = [start, end - start, libc::MS_ASYNC as usize];
-    // SAFETY: anonymous memory has nothing to be written; what is shared is written anyhow.
-    if unsafe { syscall(libc::SYS_msync, args) } != Err(Errno::ENOMEM) {
-        return vec![];
-    }
-    // Where it can't be had nothing is known to be gone.
-    maps::all(e, bell).map_or(vec![], |all| {
-        maps::missing([(start, end)].into_iter(), &all)
-    })
-}
-
 fn map_noreplace(
     e: &Engine,
     bell: usize,
@@ -361,7 +287,7 @@ pub fn munmap(e: &Engine, bell: usize, addr: usize, len: usize) -> Result<usize>
     if state().lock().take_foreign(addr, end) {
         // It may wait for a thread of the program's that serves a userfaultfd.
         // SAFETY: the program's own call.
-        let r = entry::outside(|| unsafe { mem::munmap(addr, end - addr) });
+        let r = gate::outside(|| unsafe { mem::munmap(addr, end - addr) });
         if r.is_err() {
             let mut s = state().lock();
             s.foreign.insert(addr, end);
@@ -392,26 +318,6 @@ pub fn unmap(e: &Engine, bell: usize, start: usize, end: usize) -> Result<()> {
     replace(e, bell, (start, end), true, plain)?;
     let mut s = state().lock();
     s.window.strip(start, end);
-    Ok(())
-}
-
-/// What of the window nobody has mapped there is really unmapped: so that the kernel says of the stretch
-/// what it would say without us. It is reserved.
-pub fn lay_bare(start: usize, end: usize) -> Result<()> {
-    let free = state().lock().window.take_free(start, end);
-    for (i, &(from, to)) in free.iter().enumerate() {
-        // SAFETY: nobody uses it.
-        if let Err(err) = unsafe { mem::munmap(from, to - from) } {
-            let mut s = state().lock();
-            for &(from, to) in &free[i..] {
-                s.window.give(from, to);
-            }
-            return Err(err);
-        }
-        let mut s = state().lock();
-        s.regions.remove(from, to);
-        s.window.strip(from, to);
-    }
     Ok(())
 }
 
@@ -483,17 +389,5 @@ fn segment_bytes(id: usize) -> Option<usize> {
         let args = [id, libc::IPC_STAT as usize, &raw mut ds as usize];
         syscall(libc::SYS_shmctl, args).ok()?;
         Some(ds.shm_segsz)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_beyond_47_bits_are_left_alone() {
-        assert!(can_be_managed(TOP - PMD_SIZE, PMD_SIZE));
-        assert!(!can_be_managed(TOP - PMD_SIZE, 2 * PMD_SIZE));
-        assert!(!can_be_managed(1 << 50, PMD_SIZE) && !can_be_managed(usize::MAX, 2));
     }
 }

@@ -103,6 +103,17 @@ pub fn missing(stretches: impl Iterator<Item = Stretch>, mappings: &[Mapping]) -
     rest.iter().collect()
 }
 
+/// Where nothing is mapped. A call that fails late may have unmapped what it was to replace.
+pub fn holes(e: &Engine, bell: usize, (start, end): Stretch) -> Vec<Stretch> {
+    let args = [start, end - start, libc::MS_ASYNC as usize];
+    // SAFETY: anonymous memory has nothing to be written; what is shared is written anyhow.
+    if unsafe { syscall(libc::SYS_msync, args) } != Err(Errno::ENOMEM) {
+        return vec![];
+    }
+    // Where it can't be had nothing is known to be gone.
+    all(e, bell).map_or(vec![], |all| missing([(start, end)].into_iter(), &all))
+}
+
 /// The protection of the mapping that holds `addr`.
 pub fn protection(e: &Engine, bell: usize, addr: usize) -> Result<i32, Errno> {
     let mut all = all(e, bell)?.into_iter();

@@ -4,11 +4,9 @@
 //! it. The first bytes of the function itself are replaced by an absolute jump. This happens in
 //! the constructor, before the program has threads of its own.
 
+use crate::arch::{jump_to, JUMP};
 use core::ffi::{c_void, CStr};
 use hugeswap::sys::{mem, Errno};
-
-/// `jmp [rip+0]` and the address.
-const JUMP: usize = 14;
 
 /// Why a function cannot be replaced.
 #[derive(Debug)]
@@ -90,9 +88,7 @@ pub unsafe fn redirect(name: &'static CStr, from: usize, to: usize) -> Result<()
     if size_of_function(from) < JUMP {
         return Err(PatchError::Unknown(name));
     }
-    let mut code = [0u8; JUMP];
-    code[..6].copy_from_slice(&[0xff, 0x25, 0, 0, 0, 0]);
-    code[6..].copy_from_slice(&to.to_le_bytes());
+    let code = jump_to(to);
     let page = hugeswap::mm::PAGE_SIZE;
     let start = from & !(page - 1);
     let len = (from + JUMP).next_multiple_of(page) - start;

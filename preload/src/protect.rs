@@ -1,8 +1,9 @@
 //! mprotect, and pkey_mprotect. The kernel comes first: of what it refuses nothing is said, and where it stopped half-way
 //! its own list of mappings says what is true.
 
-use crate::hooks::{pages, Result, RW};
-use crate::map::{is_writable, lay_bare, TOP};
+use crate::bare::lay_bare;
+use crate::frame::Result;
+use crate::manageable::{is_writable, pages, RW, TOP};
 use crate::state::state;
 use crate::stretch::reserve;
 use crate::{lock, maps};

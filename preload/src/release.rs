@@ -1,8 +1,9 @@
 //! Memory that the program registers with a userfaultfd of its own. The kernel allows one for each
 //! mapping: so ours lets go of it, and it is unmanaged until it is unmapped.
 
+use crate::bare::lay_bare;
 use crate::lock;
-use crate::map::{lay_bare, TOP};
+use crate::manageable::TOP;
 use crate::state::state;
 use crate::stretch::reserve;
 use hugeswap::engine::Engine;

@@ -2,13 +2,15 @@
 //! a device writes into stay what they are. The kernel takes the new mapping out of the userfaultfd; it is
 //! registered again, and the tables follow, while everybody who touches it waits.
 
-use crate::hooks::{pages, Result, RW};
-use crate::map::{holes, is_writable, lay_bare, munmap, refill, TOP};
-use crate::maps::{self, Mapping};
-use crate::state::{state, Area};
+use crate::bare::{lay_bare, refill};
+use crate::frame::Result;
+use crate::lock;
+use crate::manageable::{is_writable, pages, RW, TOP};
+use crate::map::munmap;
+use crate::maps::{self, holes, Mapping};
+use crate::state::{state, Area, State};
 use crate::stretch::reserve_two;
 use crate::window::Extents;
-use crate::{lock, map};
 use hugeswap::engine::{Engine, Fate, Stretch};
 use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
 use hugeswap::sys::syscall::{check, raw};
@@ -84,24 +86,29 @@ pub fn mremap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
         return move_there(e, bell, &c);
     }
     if new_len <= old_len {
-        // It goes as munmap does.
-        let own = reserve_two(source, (source.1, source.1));
-        lay_bare(source.0, source.1)?;
-        let unchanged = Call {
-            old_len: new_len,
-            ..c
-        };
-        unchanged.make(0, 0)?;
-        drop(own);
-        if new_len < old_len {
-            munmap(e, bell, old + new_len, old_len - new_len)?;
-        }
-        return Ok(old);
+        return shrink(e, bell, &c);
     }
     match grow(e, bell, &c) {
         Err(Errno::ENOMEM) if flags & libc::MREMAP_MAYMOVE != 0 => move_there(e, bell, &c),
         r => r,
     }
+}
+
+/// Makes a mapping shorter where it is, or leaves it as long. It goes as munmap does.
+fn shrink(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
+    let source = (c.old, c.old + c.old_len);
+    let own = reserve_two(source, (source.1, source.1));
+    lay_bare(source.0, source.1)?;
+    let unchanged = Call {
+        old_len: c.new_len,
+        ..*c
+    };
+    unchanged.make(0, 0)?;
+    drop(own);
+    if c.new_len < c.old_len {
+        munmap(e, bell, c.old + c.new_len, c.old_len - c.new_len)?;
+    }
+    Ok(c.old)
 }
 
 /// Makes a mapping longer where it is. ENOMEM where that can't be.
@@ -137,27 +144,11 @@ fn grow(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
         }
         return Err(err);
     }
-    let mut s = state().lock();
     if !managed {
-        s.put_foreign(end, new_end);
+        state().lock().put_foreign(end, new_end);
         return Ok(c.old);
     }
-    // The mapping that grew is registered, and so is what it grew by.
-    s.put_region(end, new_end);
-    let (locked, wiped) = (
-        s.locked.contains(end - 1, end),
-        s.wiped.contains(end - 1, end),
-    );
-    if locked {
-        s.locked.insert(end, new_end);
-    }
-    if wiped {
-        s.wiped.insert(end, new_end);
-    }
-    if s.keyed.contains(end - 1, end) {
-        s.keyed.insert(end, new_end);
-    }
-    drop(s);
+    let locked = note_growth(&mut state().lock(), end, new_end);
     if locked {
         // They came at once.
         let _ = e.adopt_resident(end, new_end - end);
@@ -165,6 +156,19 @@ fn grow(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
         lock::movable_again(e, end, new_end)?;
     }
     Ok(c.old)
+}
+
+/// A mapping that grew is registered, and so is what it grew by, of which the same is said. Whether that is
+/// locked.
+fn note_growth(s: &mut State, end: usize, new_end: usize) -> bool {
+    s.put_region(end, new_end);
+    let locked = s.locked.contains(end - 1, end);
+    for set in [&mut s.locked, &mut s.wiped, &mut s.keyed] {
+        if set.contains(end - 1, end) {
+            set.insert(end, new_end);
+        }
+    }
+    locked
 }
 
 /// What of the stretch is in none of the sets.
@@ -297,7 +301,7 @@ fn move_one(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
         // What was at the new place is there, or the kernel has unmapped it first, and so the rest.
         let mut holes = holes(e, bell, target);
         if rest.0 < rest.1 {
-            holes.extend(map::holes(e, bell, rest));
+            holes.extend(maps::holes(e, bell, rest));
         }
         hold.end_parts(&holes, Fate::Unmapped);
         let mut s = state().lock();
@@ -307,22 +311,7 @@ fn move_one(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
         s.unmapped(&holes);
         return Err(err);
     }
-    let mut s = state().lock();
-    let said = Said::of(&s, source, n);
-    s.forget(target.0, target.1);
-    if managed {
-        s.put_region(target.0, target.1);
-    } else {
-        s.put_foreign(target.0, target.1);
-    }
-    said.repeat(&mut s, target.0, n, c.new_len);
-    if c.keeps_old() {
-        s.locked.remove(source.0, source.1);
-    } else {
-        s.forget(source.0, source.1);
-        s.window.strip(source.0, source.1);
-    }
-    drop(s);
+    let said = take_along(&mut state().lock(), c, managed);
     if managed {
         hold.moved(source.0, target.0, n);
         if c.keeps_old() {
@@ -344,6 +333,27 @@ fn move_one(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
         }
     }
     Ok(target.0)
+}
+
+/// What is said of the mapping that `c` has moved is said of its new place.
+fn take_along(s: &mut State, c: &Call, managed: bool) -> Said {
+    let (source, target) = ((c.old, c.old + c.old_len), (c.fixed, c.fixed + c.new_len));
+    let n = c.old_len.min(c.new_len);
+    let said = Said::of(s, source, n);
+    s.forget(target.0, target.1);
+    if managed {
+        s.put_region(target.0, target.1);
+    } else {
+        s.put_foreign(target.0, target.1);
+    }
+    said.repeat(s, target.0, n, c.new_len);
+    if c.keeps_old() {
+        s.locked.remove(source.0, source.1);
+    } else {
+        s.forget(source.0, source.1);
+        s.window.strip(source.0, source.1);
+    }
+    said
 }
 
 /// Moves a registered mapping. The kernel joins it with its new neighbours, if it can, and then takes
@@ -432,7 +442,7 @@ struct Said {
 }
 
 impl Said {
-    fn of(s: &crate::state::State, (start, _): Stretch, len: usize) -> Said {
+    fn of(s: &State, (start, _): Stretch, len: usize) -> Said {
         let of = |set: &Extents| {
             let parts = set.overlaps(start, start + len).into_iter();
             parts.map(|(a, b)| (a - start, b - start)).collect()
@@ -447,7 +457,7 @@ impl Said {
     }
 
     /// What is said of the end of a mapping is said of what it grows by; but for pages of their own.
-    fn repeat(&self, s: &mut crate::state::State, at: usize, len: usize, new_len: usize) {
+    fn repeat(&self, s: &mut State, at: usize, len: usize, new_len: usize) {
         for (set, parts, grows) in [
             (&mut s.locked, &self.locked, true),
             (&mut s.wiped, &self.wiped, true),

@@ -11,11 +11,12 @@
 //!
 //! The functions below stand before those of the C library, for programs that call them by name.
 
-use crate::entry::{hugeswap_entry_pin, hugeswap_entry_thread_ends};
-use crate::lock;
+use crate::arch::{hugeswap_entry_pin, hugeswap_entry_thread_ends, thread_structure};
+use crate::{c_thread, lock};
 use core::ffi::{c_void, CStr};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicUsize, Ordering::*};
 use hugeswap::engine::Engine;
+use hugeswap::sys::arch::thread_pointer;
 use hugeswap::sys::{mem, Errno};
 
 static REAL_INIT: AtomicUsize = AtomicUsize::new(0);
@@ -23,6 +24,29 @@ static REAL_SETSTACK: AtomicUsize = AtomicUsize::new(0);
 
 /// The C library's structure of a thread, at the top of its stack, is smaller than this.
 pub const THREAD: usize = 4096;
+
+/// Where glibc has the rseq area, from the thread pointer.
+static RSEQ: AtomicIsize = AtomicIsize::new(0);
+
+/// In the constructor.
+pub fn find_rseq() {
+    // SAFETY: a plain look-up of a constant of the C library's (2.35 and later).
+    unsafe {
+        let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()) as *const isize;
+        if let Some(offset) = offset.as_ref() {
+            RSEQ.store(*offset, Relaxed);
+        }
+    }
+}
+
+/// What of this thread the kernel reads and writes: its number, the head of its robust mutexes, its rseq
+/// area. It stays resident.
+pub fn keep_kernels_words(e: &Engine) {
+    let rseq = thread_pointer().wrapping_add_signed(RSEQ.load(Relaxed));
+    for (at, len) in [(thread_structure(), THREAD), (rseq, 32)] {
+        let _ = lock::pin(e, at, len);
+    }
+}
 
 type Init =
     unsafe extern "C" fn(*mut libc::pthread_mutex_t, *const libc::pthread_mutexattr_t) -> i32;
@@ -150,7 +174,7 @@ pub fn thread_ends() {
 /// In a hook: the futexes that the thread's list names stay resident. The C library's own list has
 /// mutexes that are so from the start.
 pub fn robust_futexes(e: &Engine) -> Result<usize, Errno> {
-    let Some((head, _)) = crate::fork::robust_head() else {
+    let Some((head, _)) = c_thread::robust_head() else {
         return Ok(0);
     };
     let word = |at: usize| -> Result<usize, Errno> {

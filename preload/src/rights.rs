@@ -5,9 +5,9 @@
 //!
 //! The functions below stand before those of the C library, for programs that call them by name.
 
-use crate::entry::{hugeswap_entry_rights, to_c, Frame};
-use crate::hooks::Result;
-use crate::{deputy, fork, sandbox};
+use crate::arch::hugeswap_entry_rights;
+use crate::frame::{to_c, Frame, Result};
+use crate::{c_thread, deputy, sandbox};
 use core::ffi::{c_char, c_void, CStr};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use hugeswap::control;
@@ -75,7 +75,7 @@ fn changed() {
         // SAFETY: the thread's errno; the entry of a hook, which reads the rights and no more.
         unsafe {
             let errno = *libc::__errno_location();
-            hugeswap_entry_rights(&raw const now as usize, fork::tid());
+            hugeswap_entry_rights(&raw const now as usize, c_thread::tid());
             *libc::__errno_location() = errno;
         }
     }

@@ -5,7 +5,8 @@
 //! they are installed, by prctl, syscall(2) or the seccomp call; a call that the program itself may not
 //! make is made as it is, so that it ends as the filter says.
 
-use crate::{deputy, entry};
+use crate::deputy::{self, RunHook};
+use crate::{arch, frame, manageable};
 use core::sync::atomic::{AtomicPtr, Ordering::*};
 use hugeswap::mm::PMD_SIZE;
 use hugeswap::sys::bpf::{Call, Instruction};
@@ -82,7 +83,7 @@ pub fn may_tell_guard() -> bool {
 
 /// What hooks do beside what the program asked for.
 fn hooks_may_work() -> bool {
-    const RW: usize = crate::hooks::RW as usize;
+    const RW: usize = manageable::RW as usize;
     const ANON: usize = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
     const PLACED: usize = ANON | libc::MAP_FIXED_NOREPLACE as usize;
     const OVER: usize = ANON | libc::MAP_FIXED as usize;
@@ -120,8 +121,8 @@ fn hooks_may_work() -> bool {
 }
 
 /// In a hook: a filter is about to be installed; `program` is the address of a `struct sock_fprog`, 0
-/// for the strict mode.
-pub fn note(program: usize) -> Result<usize, Errno> {
+/// for the strict mode. `run` is for the deputy.
+pub fn note(program: usize, run: RunHook) -> Result<usize, Errno> {
     let filter = if program == 0 {
         strict()
     } else {
@@ -140,7 +141,7 @@ pub fn note(program: usize) -> Result<usize, Errno> {
     }
     if !hooks_may_work() && !deputy::is_there() {
         DEPUTYS.store(noted.next.cast_mut(), Release);
-        deputy::start()?;
+        deputy::start(run)?;
     }
     Ok(0)
 }
@@ -148,12 +149,11 @@ pub fn note(program: usize) -> Result<usize, Errno> {
 /// The strict mode as a filter: read, write, exit, rt_sigreturn.
 fn strict() -> Vec<Instruction> {
     const ARCH: u32 = 4;
-    const X86_64: u32 = 0xc000_003e;
     let op = |code, jt, jf, k| Instruction { code, jt, jf, k };
     let end = op(0x06, 0, 0, libc::SECCOMP_RET_KILL_THREAD);
     let mut filter = vec![
         op(0x20, 0, 0, ARCH),
-        op(0x15, 1, 0, X86_64),
+        op(0x15, 1, 0, arch::AUDIT),
         end,
         op(0x20, 0, 0, 0),
     ];
@@ -231,20 +231,20 @@ fn read(program: usize) -> Result<Vec<Instruction>, Errno> {
 /// changes nothing any more but our tables.
 pub fn refused(call: usize, a: [usize; 6]) -> Option<i64> {
     let (nr, args) = match call {
-        entry::MMAP => (libc::SYS_mmap, a),
-        entry::MUNMAP => (libc::SYS_munmap, a),
-        entry::MPROTECT => (libc::SYS_mprotect, a),
-        entry::PKEY_MPROTECT => (libc::SYS_pkey_mprotect, a),
-        entry::MADVISE => (libc::SYS_madvise, a),
-        entry::MINCORE => (libc::SYS_mincore, a),
-        entry::MLOCK => (libc::SYS_mlock, a),
-        entry::MUNLOCK => (libc::SYS_munlock, a),
-        entry::MLOCK2 => (libc::SYS_mlock2, a),
-        entry::MLOCKALL => (libc::SYS_mlockall, a),
-        entry::MUNLOCKALL => (libc::SYS_munlockall, a),
+        frame::MMAP => (libc::SYS_mmap, a),
+        frame::MUNMAP => (libc::SYS_munmap, a),
+        frame::MPROTECT => (libc::SYS_mprotect, a),
+        frame::PKEY_MPROTECT => (libc::SYS_pkey_mprotect, a),
+        frame::MADVISE => (libc::SYS_madvise, a),
+        frame::MINCORE => (libc::SYS_mincore, a),
+        frame::MLOCK => (libc::SYS_mlock, a),
+        frame::MUNLOCK => (libc::SYS_munlock, a),
+        frame::MLOCK2 => (libc::SYS_mlock2, a),
+        frame::MLOCKALL => (libc::SYS_mlockall, a),
+        frame::MUNLOCKALL => (libc::SYS_munlockall, a),
         // Done twice these would not be the same: one that does nothing.
-        entry::MREMAP => (libc::SYS_mremap, [a[0], a[1], a[1], 0, 0, 0]),
-        entry::BRK => (libc::SYS_brk, [0; 6]),
+        frame::MREMAP => (libc::SYS_mremap, [a[0], a[1], a[1], 0, 0, 0]),
+        frame::BRK => (libc::SYS_brk, [0; 6]),
         _ => return None,
     };
     if is_allowed(nr, a) {
@@ -254,11 +254,11 @@ pub fn refused(call: usize, a: [usize; 6]) -> Option<i64> {
     let result = unsafe { raw(nr, args) };
     if (-4095..0).contains(&result) {
         return Some(match call {
-            entry::BRK => -i64::from(libc::ENOMEM),
+            frame::BRK => -i64::from(libc::ENOMEM),
             _ => result,
         });
     }
-    if call == entry::MMAP && a[3] as i32 & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == 0 {
+    if call == frame::MMAP && a[3] as i32 & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == 0 {
         // SAFETY: just mapped, and nobody knows of it.
         let _ = unsafe { mem::munmap(result as usize, a[1]) };
     }

@@ -18,7 +18,7 @@ pub struct State {
     pub pinned: Extents,
     /// Has a protection key.
     pub keyed: Extents,
-    /// Made inaccessible by the program, and kept apart from the window (`hooks::protect`).
+    /// Made inaccessible by the program, and kept apart from the window (`protect`).
     pub apart: Extents,
     /// What is mapped from now on is locked: the flags of mlockall, 0 for none.
     pub lock_future: i32,
@@ -85,7 +85,7 @@ impl State {
 
     /// Whether a call is about memory that is none of ours, so that there is nothing to be noted.
     pub fn is_elsewhere(&self, call: usize, a: [usize; 6]) -> bool {
-        use crate::entry::*;
+        use crate::frame::*;
         if !matches!(
             call,
             MUNMAP
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn calls_elsewhere_are_left_alone() {
-        use crate::entry::*;
+        use crate::frame::*;
         let at = |page: usize| page * PAGE_SIZE;
         let mut s = State::empty();
         s.window = crate::window::Window::new(at(100), at(200));

@@ -6,7 +6,7 @@
 //!
 //! As in `calls`, nothing is held here, and a signal may leave any of it.
 
-use crate::entry::to_c;
+use crate::frame::to_c;
 use crate::sandbox;
 use core::ffi::CStr;
 use hugeswap::engine::{self, Engine};

@@ -63,6 +63,16 @@ pub struct Folio {
     pub pages: u64,
 }
 
+/// Pages of those folios that are marked.
+pub fn sum_where(folios: &[Folio], which: &[bool]) -> u64 {
+    folios
+        .iter()
+        .zip(which)
+        .filter(|(_, &which)| which)
+        .map(|(folio, _)| folio.pages)
+        .sum()
+}
+
 /// A part of a file.
 pub struct Window {
     mapping: Mapping,

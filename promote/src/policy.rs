@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::backoff::Backoff;
 use crate::hot::{Hot, Region};
 use crate::page::{Block, FileId, Time, BATCH_BLOCKS, BLOCK_PAGES};
-use crate::queue::Queue;
+use crate::queue::{Batch, Queue};
 use crate::rate::Rate;
 
 #[derive(Clone, Debug)]
@@ -50,13 +50,6 @@ const RETRY: Duration = Duration::from_secs(3);
 /// one is done in pieces and its later pieces have events of their own, which
 /// must not look like second accesses of its end.
 const ACCESS_PAGES: u64 = 512;
-
-/// Blocks of one file within one 2 MiB of it, in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Batch {
-    pub file: FileId,
-    pub blocks: Vec<u64>,
-}
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {

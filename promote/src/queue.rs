@@ -4,8 +4,14 @@
 use std::collections::BTreeMap;
 
 use crate::hot::Region;
-use crate::page::{Block, BATCH_BLOCKS};
-use crate::policy::Batch;
+use crate::page::{Block, FileId, BATCH_BLOCKS};
+
+/// Blocks of one file within one 2 MiB of it, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    pub file: FileId,
+    pub blocks: Vec<u64>,
+}
 
 #[derive(Debug, Default)]
 pub struct Queue {

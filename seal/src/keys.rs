@@ -14,14 +14,12 @@
 //! kept that is encrypted with a key that only the supervisor knows besides.
 #![allow(unsafe_code)]
 
-use super::{Key, Nonce};
+use super::parts::{Key, Nonce, GENERATIONS};
 use aegis::aegis128x2::Aegis128X2;
 use core::ptr::{read_volatile, write_volatile};
 use core::sync::atomic::{compiler_fence, AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use hugeswap_sys::{mem, syscall, thread, Errno};
 
-/// Keys of a ring at most; so many forks, with something in swap that was written between each of them.
-pub const GENERATIONS: usize = 1 << 16;
 const NONE: u32 = u32::MAX;
 
 /// Not in core files.

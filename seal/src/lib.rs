@@ -44,63 +44,14 @@
 
 mod keys;
 mod page;
+mod parts;
 
-pub use keys::{Keys, Unwrap, Wrapped, GENERATIONS};
+pub use keys::{Keys, Unwrap, Wrapped};
 pub use page::{init, open, seal, Page, Wrong};
+pub use parts::{Key, Mode, Nonce, Tag, GENERATIONS};
 
 use hugeswap_mm::SwapEntry;
 use hugeswap_sys::Errno;
-
-/// What is done to pages on their way to a slot.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mode {
-    /// They are written as they are, and summed.
-    Check,
-    Encrypt,
-}
-
-/// What proves a page to be the one that was written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[repr(transparent)]
-pub struct Tag(pub [u8; 16]);
-
-/// A number that was never used before with its key: 16 bits of the key's generation, 48 of a count.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[repr(transparent)]
-pub struct Nonce(u64);
-
-impl Nonce {
-    const COUNT_BITS: u32 = 48;
-    /// No page was sealed with this.
-    pub const NONE: Nonce = Nonce(0);
-
-    fn new(generation: usize, count: u64) -> Option<Nonce> {
-        let fits = count > 0 && count < 1 << Self::COUNT_BITS && generation < GENERATIONS;
-        fits.then_some(Nonce((generation as u64) << Self::COUNT_BITS | count))
-    }
-
-    /// Any word is one, but it may be none that was used.
-    pub const fn from_word(word: u64) -> Nonce {
-        Nonce(word)
-    }
-
-    /// Which key of the ring.
-    pub fn generation(self) -> usize {
-        (self.0 >> Self::COUNT_BITS) as usize
-    }
-
-    fn bytes(self, at: SwapEntry) -> [u8; 16] {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&self.0.to_le_bytes());
-        bytes[8..].copy_from_slice(&at.to_raw().to_le_bytes());
-        bytes
-    }
-}
-
-/// A key of the ring.
-#[derive(Clone, Copy)]
-#[repr(transparent)]
-pub struct Key([u8; 16]);
 
 /// This process's seals: how, and with which keys.
 pub struct Sealer {

@@ -1,6 +1,6 @@
 //! One page, one key, one slot. Pure.
 
-use super::{Key, Mode, Nonce, Tag};
+use super::parts::{Key, Mode, Nonce, Tag};
 use aegis::aegis128x2::Aegis128X2;
 use hugeswap_mm::SwapEntry;
 use xxhash_rust::xxh3::xxh3_128_with_seed;

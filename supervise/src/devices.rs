@@ -13,7 +13,8 @@ use hugeswap_device::Device;
 use hugeswap_mm::PMD_SIZE;
 use hugeswap_sys::probe::{self, Limit};
 
-use super::{signals, Failure};
+use super::failure::Failure;
+use super::signals;
 use crate::run_args::RunArgs;
 use hugeswap_host::in_use::wait_until_free;
 use hugeswap_host::os;
@@ -121,11 +122,8 @@ struct Wanted {
     why: Option<String>,
 }
 
-/// `memory`: what the run has of it.
-pub fn open_all(args: &RunArgs, memory: u64) -> Result<Places, Failure> {
-    if args.swaps_nowhere() {
-        return nowhere(args);
-    }
+/// The places that were given, or the one that is taken where none was, the first to be used first.
+fn places_of(args: &RunArgs) -> Result<Vec<Place>, Failure> {
     let place = |w: &Where| match w {
         Where::Nowhere => None,
         Where::Place(place) => Some(place.clone()),
@@ -141,11 +139,10 @@ pub fn open_all(args: &RunArgs, memory: u64) -> Result<Places, Failure> {
             places.len()
         )));
     }
-    let total = args.swap_size.map(|s| s.bytes());
     let sizes = places
         .iter()
         .filter_map(|p| p.size.map(|s| ("size=", s.bytes())));
-    let sizes = sizes.chain(total.map(|t| ("--swap-size", t)));
+    let sizes = sizes.chain(args.swap_size.map(|s| ("--swap-size", s.bytes())));
     if let Some((what, _)) = { sizes }.find(|&(_, bytes)| whole_segments(bytes) == 0) {
         return Err(Failure::ours(format!(
             "{what} is less than {}, the piece in which swap is handed out: give more",
@@ -157,8 +154,16 @@ pub fn open_all(args: &RunArgs, memory: u64) -> Result<Places, Failure> {
             "'{twice}' is given twice with --swap: name each place once"
         )));
     }
-    // The first is used first.
     places.sort_by_key(order);
+    Ok(places)
+}
+
+/// `memory`: what the run has of it.
+pub fn open_all(args: &RunArgs, memory: u64) -> Result<Places, Failure> {
+    if args.swaps_nowhere() {
+        return nowhere(args);
+    }
+    let places = places_of(args)?;
     let ranks = ranks(&places);
     let mut wanted = Vec::new();
     for place in &places {
@@ -172,9 +177,9 @@ pub fn open_all(args: &RunArgs, memory: u64) -> Result<Places, Failure> {
             return Err(Failure::ours(wanted[i].lacks.clone()));
         }
     }
-    let shares = |w: &&Wanted| total.is_some() || w.is_free && !is_block(&w.target);
-    let total = match total {
-        Some(bytes) => Total::Given(bytes),
+    let shares = |w: &&Wanted| args.swap_size.is_some() || w.is_free && !is_block(&w.target);
+    let total = match args.swap_size {
+        Some(size) => Total::Given(size.bytes()),
         None if wanted.iter().any(|w| shares(&w)) => Total::Chosen(sizing::swap_for(memory)),
         None => Total::None,
     };

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use hugeswap_control::Control;
 use hugeswap_sys::probe::{self, Limit};
 
+use super::failure::{Failure, EXIT_USAGE};
 use super::signals::{self, Came};
 use super::sys::{self, Process, Side, Status};
 use super::words::{News, GOES_ON};
-use super::{program, supervisor, Failure};
+use super::{program, supervisor};
 use crate::run_args::RunArgs;
 use hugeswap_host::os;
 use hugeswap_host::size::Size;
@@ -104,7 +105,7 @@ fn limit(args: &RunArgs) -> Result<Chosen, Failure> {
         ),
     };
     Err(Failure {
-        code: super::EXIT_USAGE,
+        code: EXIT_USAGE,
         message,
     })
 }
@@ -240,7 +241,7 @@ impl Front {
                         let _ = sys::wait(self.supervisor);
                     }
                     if let Status::Killed(signal) = status {
-                        sys::die_of(signal);
+                        signals::die_of(signal);
                     }
                     return Ok(status.code());
                 }

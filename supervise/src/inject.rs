@@ -2,7 +2,7 @@
 
 use hugeswap_control::Faults;
 
-use super::{Failure, EXIT_USAGE};
+use super::failure::{Failure, EXIT_USAGE};
 use hugeswap_host::size::Size;
 
 const NAME: &str = "HUGESWAP_INJECT";

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use hugeswap_control::link::{Door, ENV};
 
-use super::unmanaged::children;
+use super::family::children;
 
 /// What such a program has in its environment.
 pub struct Mark(Vec<u8>);

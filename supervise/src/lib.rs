@@ -18,6 +18,9 @@ extern crate hugeswap_host;
 mod arbiter;
 mod core_file;
 mod devices;
+mod failure;
+mod family;
+mod fault_file;
 mod front;
 mod inject;
 mod left_behind;
@@ -41,34 +44,13 @@ mod zero_copy;
 pub mod run_args;
 
 pub use devices::absolute;
+pub use failure::{Failure, EXIT_CANNOT_RUN, EXIT_NOT_FOUND, EXIT_OURS, EXIT_USAGE};
+pub use family::descendants;
 pub use program::{check_library, preload_library};
-pub use unmanaged::descendants;
 
 use std::process::ExitCode;
 
 use crate::run_args::RunArgs;
-
-/// As the shell: 126 cannot be run, 127 not found; 125 is ours, as with env(1) and timeout(1).
-pub const EXIT_USAGE: u8 = 2;
-pub const EXIT_OURS: u8 = 125;
-pub const EXIT_CANNOT_RUN: u8 = 126;
-pub const EXIT_NOT_FOUND: u8 = 127;
-
-/// A message for the user, and the exit status that goes with it.
-#[derive(Debug)]
-pub struct Failure {
-    pub code: u8,
-    pub message: String,
-}
-
-impl Failure {
-    fn ours(message: impl Into<String>) -> Failure {
-        Failure {
-            code: EXIT_OURS,
-            message: message.into(),
-        }
-    }
-}
 
 pub fn run(args: RunArgs) -> ExitCode {
     match front::run(&args) {

@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::{Failure, EXIT_CANNOT_RUN, EXIT_NOT_FOUND};
+use super::failure::{Failure, EXIT_CANNOT_RUN, EXIT_NOT_FOUND};
 
 /// The file that `name` stands for, as execvp finds it.
 pub fn find(name: &OsStr) -> Result<PathBuf, Failure> {

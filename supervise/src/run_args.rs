@@ -54,6 +54,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub stats_json: Option<PathBuf>,
 
+    /// Write down every fault there, for `hugeswap bench policies --trace FILE`
+    #[arg(long, value_name = "FILE")]
+    pub record_faults: Option<PathBuf>,
+
     /// End the run with a message instead of going above the limit: when swap is full, or a program of it
     /// can't be managed
     #[arg(long)]

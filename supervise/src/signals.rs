@@ -280,6 +280,17 @@ pub fn suffer(signal: i32) {
     }
 }
 
+/// Ends this process with the signal, so that the shell sees what the program died of.
+pub fn die_of(signal: i32) {
+    let none = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the structure outlives the call.
+    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
+    suffer(signal);
+}
+
 /// As the first process of a container: takes leave of ended processes that nobody else waits for, but
 /// of `supervisor`.
 pub fn reap_others(supervisor: i32) {

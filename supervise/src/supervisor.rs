@@ -18,6 +18,7 @@ use hugeswap_control::{
 use hugeswap_sys::futex::{self, Scope};
 
 use super::devices::{Places, Total};
+use super::failure::{Failure, EXIT_CANNOT_RUN, EXIT_OURS};
 use super::left_behind::Mark;
 use super::owners::{Owners, Swap};
 use super::processes::{Door, Pages, Processes};
@@ -25,8 +26,9 @@ use super::signals;
 use super::stats_file::StatsFile;
 use super::sys::{self, Change, Ended, Process, Status};
 use super::words::{News, GOES_ON};
-use super::{arbiter, core_file, devices, inject, outside, report, unmanaged, zero_copy};
-use super::{Failure, EXIT_OURS};
+use super::{
+    arbiter, core_file, devices, fault_file, inject, outside, report, unmanaged, zero_copy,
+};
 use crate::run_args::RunArgs;
 use hugeswap_host::os;
 use hugeswap_host::size::Size;
@@ -73,7 +75,7 @@ struct Run {
 }
 
 /// Descriptors that a process needs here, and those of the moment in which it comes.
-const OF_A_PROCESS: usize = 12;
+const OF_A_PROCESS: usize = 13;
 
 fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     let ours = |what: &str, e: std::io::Error| Failure::ours(format!("{what}: {e}"));
@@ -86,37 +88,24 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     let Places { devices, total } = devices::open_all(args, plan.memory.bytes)?;
     // A huge page keeps a page table in reserve, base pages need one.
     let limit = plan.memory.bytes - plan.memory.bytes / hugeswap_control::OVERHEAD_SHARE;
-    let (file, control) = control_page(
-        Settings {
-            limit_bytes: limit,
-            strict: args.strict.into(),
-            user_mode_only: args.user_mode_only.into(),
-            devices: 0,
-            no_io_uring: env_flag("HUGESWAP_NO_IO_URING"),
-            no_move: no_move.into(),
-            swapin: SwapIn::from(args.swapin) as u32,
-            encrypt: encrypts(args).into(),
-            compress: args.compress().to_word(),
-            codec: CompressCodec::from(args.compress_codec) as u32,
-            swap_bytes: total.bytes(),
-            faults,
-        },
-        &devices,
-    )?;
+    let settings = Settings {
+        limit_bytes: limit,
+        strict: args.strict.into(),
+        user_mode_only: args.user_mode_only.into(),
+        devices: 0,
+        no_io_uring: env_flag("HUGESWAP_NO_IO_URING"),
+        no_move: no_move.into(),
+        swapin: SwapIn::from(args.swapin) as u32,
+        encrypt: encrypts(args).into(),
+        compress: args.compress().to_word(),
+        codec: CompressCodec::from(args.compress_codec) as u32,
+        swap_bytes: total.bytes(),
+        faults,
+    };
+    let (file, control) = control_page(settings, &devices)?;
     let (orders_file, orders) = orders_page()?;
     if args.verbose {
-        errln!(
-            "hugeswap: memory {} ({}), swap {}",
-            Size::from_bytes(plan.memory.bytes),
-            plan.memory.why,
-            devices::describe(&devices, total)
-        );
-        if devices.iter().filter(|d| d.shares).count() > 1 {
-            errln!(
-                "hugeswap: swap in all up to {}",
-                Size::from_bytes(total.bytes())
-            );
-        }
+        say_sizes(&plan.memory, &devices, total);
     }
     let mut handed = vec![&file];
     handed.extend(devices.iter().map(|d| &d.fd));
@@ -130,8 +119,12 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     let shares = devices.iter().map(|d| d.shares);
     let swap = Swap::new(Owners::new(sizes.zip(shares)));
     let pages_of = Arc::clone(&pages);
-    let processes = Processes::new((control, orders), Arc::clone(&swap), door, handed, pages_of)
-        .map_err(|e| ours("programs could not reach the supervisor", e))?;
+    let mut processes =
+        Processes::new((control, orders), Arc::clone(&swap), door, handed, pages_of)
+            .map_err(|e| ours("programs could not reach the supervisor", e))?;
+    if let Some(path) = &args.record_faults {
+        processes.record_to(fault_file::open(path)?);
+    }
     let ram = devices.iter().filter(|d| d.kind != devices::Kind::File);
     let ram: Result<Vec<_>, _> = ram.map(|d| d.fd.try_clone().map(File::from)).collect();
     let ram = ram.map_err(|e| ours("no descriptors", e))?;
@@ -160,6 +153,21 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
         unmanaged: unmanaged::Watch::new(&plan.library, mark),
         outside,
     })
+}
+
+fn say_sizes(memory: &Chosen, devices: &[devices::Opened], total: Total) {
+    errln!(
+        "hugeswap: memory {} ({}), swap {}",
+        Size::from_bytes(memory.bytes),
+        memory.why,
+        devices::describe(devices, total)
+    );
+    if devices.iter().filter(|d| d.shares).count() > 1 {
+        errln!(
+            "hugeswap: swap in all up to {}",
+            Size::from_bytes(total.bytes())
+        );
+    }
 }
 
 /// Whether what goes to swap is encrypted; the processor must have instructions for it.
@@ -265,7 +273,7 @@ fn spawn(plan: &Plan<'_>, address: &str, control: Writer, pages: Pages) -> Resul
     signals::give_back(&mut command);
     signals::forget_early();
     let child = command.spawn().map_err(|e| Failure {
-        code: super::EXIT_CANNOT_RUN,
+        code: EXIT_CANNOT_RUN,
         message: format!("'{}' can't be run: {e}", plan.path.display()),
     })?;
     Ok(child.id() as i32)
@@ -324,13 +332,7 @@ impl Run {
             let pressed = arbiter.turn(&self.processes);
             self.processes.tell();
             self.take_settings();
-            self.empty_devices();
-            let now = self.usages();
-            self.show_devices(&now);
-            if usages != now {
-                usages = now;
-                self.processes.call_all();
-            }
+            self.follow_orders(&mut usages);
             if Instant::now() >= next_stats {
                 next_stats += Duration::from_secs(1);
                 self.write_stats(plan, ended_reported);
@@ -340,18 +342,9 @@ impl Run {
             }
             if ended_reported.is_none() {
                 let ended = *ended.lock().unwrap_or_else(|e| e.into_inner());
-                if let Some(Ended { status: s, core }) = ended {
-                    // Whoever waits for the program may look at its core file next.
-                    let program = self.program as u32;
-                    let core_comes = core && self.processes.is_ending(program);
-                    if !core_comes && !cores.any_busy() {
-                        ended_reported = Some(s);
-                        if let Some(line) = cores.explain(program).filter(|_| core) {
-                            errln!("hugeswap: {line}");
-                        }
-                        stays = self.is_anyone_left();
-                        self.finish(plan, s, &status, stays);
-                    }
+                if let Some(ended) = ended.filter(|e| !self.waits_for_core(e, &cores)) {
+                    ended_reported = Some(ended.status);
+                    stays = self.report_end(plan, ended, &cores, &status);
                 }
             }
             if ended_reported.is_some() && !cores.any_busy() && (!stays || !self.is_anyone_left()) {
@@ -370,9 +363,42 @@ impl Run {
         }
     }
 
+    /// Whoever waits for the program may look at its core file next.
+    fn waits_for_core(&self, ended: &Ended, cores: &core_file::Cores) -> bool {
+        ended.core && self.processes.is_ending(self.program as u32) || cores.any_busy()
+    }
+
+    /// The program has ended. Says whether the supervisor stays for the sake of others.
+    fn report_end(
+        &mut self,
+        plan: &Plan<'_>,
+        ended: Ended,
+        cores: &core_file::Cores,
+        status: &File,
+    ) -> bool {
+        let why = cores.explain(self.program as u32);
+        if let Some(line) = why.filter(|_| ended.core) {
+            errln!("hugeswap: {line}");
+        }
+        let stays = self.is_anyone_left();
+        self.finish(plan, ended.status, status, stays);
+        stays
+    }
+
     fn is_anyone_left(&mut self) -> bool {
         self.processes.present().next().is_some()
             || self.unmanaged.is_anyone_starting(&self.processes)
+    }
+
+    /// Devices that are to be left, or used again. `usages`: as they were known before.
+    fn follow_orders(&self, usages: &mut Vec<Usage>) {
+        self.empty_devices();
+        let now = self.usages();
+        self.show_devices(&now);
+        if *usages != now {
+            *usages = now;
+            self.processes.call_all();
+        }
     }
 
     /// As ordered.

@@ -2,13 +2,25 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
+
+use hugeswap_sys::Errno;
 
 /// Effective user and group.
 pub fn ids() -> (u32, u32) {
     // SAFETY: no arguments, no failure.
     unsafe { (libc::geteuid(), libc::getegid()) }
+}
+
+/// What the kernel has just made for us, and is nobody else's.
+pub fn own(fd: RawFd) -> OwnedFd {
+    // SAFETY: just made for us, and nobody else's.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+pub fn errno(e: &io::Error) -> Errno {
+    Errno(e.raw_os_error().unwrap_or(libc::EIO))
 }
 
 /// Which side of a fork this is.
@@ -421,17 +433,6 @@ pub fn wait_readable<const N: usize>(
     // SAFETY: the array outlives the call.
     unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, ms) };
     polled.map(|p| p.revents != 0)
-}
-
-/// Ends this process with the signal, so that the shell sees what the program died of.
-pub fn die_of(signal: i32) {
-    let none = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: the structure outlives the call.
-    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
-    super::signals::suffer(signal);
 }
 
 /// Lets go of the caller's standard streams, so that pipes end when the program ends.

@@ -42,6 +42,7 @@ mod refs;
 mod segments;
 mod shard;
 mod space;
+mod spread;
 mod stats;
 
 pub mod thp_test;

@@ -3,7 +3,7 @@
 use super::device::{Device, DeviceConfig, Running};
 use super::error::{AddDeviceError, DeviceError, EntryError, Inconsistent, NoRoom};
 use super::lists::Algorithm;
-use super::stats::SpreadCount;
+use super::spread::SpreadCount;
 use crate::sync::{
     current_cpu, AtomicU8, CachePadded, Lock, Ordering::Acquire, Ordering::Relaxed,
     Ordering::Release,

@@ -2,7 +2,7 @@
 
 use super::device::Running;
 use super::space::SwapSpace;
-use crate::sync::{AtomicU64, Ordering::Relaxed};
+use crate::sync::Ordering::Relaxed;
 use hugeswap_mm::{DeviceId, Order, SWAPFILE_CLUSTER, SWAP_NR_ORDERS};
 
 /// What became of folios of one order.
@@ -36,26 +36,6 @@ pub struct Stats {
     /// Slots whose content was moved to make room: by
     /// [`note_moved`](SwapSpace::note_moved), that is by swapoff. Allocation moves none.
     pub slots_moved: u64,
-}
-
-/// The rare events, counted over all devices.
-#[derive(Debug, Default)]
-pub(super) struct SpreadCount {
-    folios: [AtomicU64; SWAP_NR_ORDERS],
-    extents: [AtomicU64; SWAP_NR_ORDERS],
-    failed: [AtomicU64; SWAP_NR_ORDERS],
-    moved: AtomicU64,
-}
-
-impl SpreadCount {
-    pub fn add(&self, order: Order, extents: usize) {
-        self.folios[order.index()].fetch_add(1, Relaxed);
-        self.extents[order.index()].fetch_add(extents as u64, Relaxed);
-    }
-
-    pub fn fail(&self, order: Order) {
-        self.failed[order.index()].fetch_add(1, Relaxed);
-    }
 }
 
 impl SwapSpace {

@@ -63,6 +63,17 @@ pub fn close(fd: i32) {
     let _ = unsafe { syscall(libc::SYS_close, [fd as usize]) };
 }
 
+/// Writes both parts by one call. How much was written.
+pub fn write_both(fd: i32, parts: [&[u8]; 2]) -> Result<usize, Errno> {
+    let each = parts.map(|part| libc::iovec {
+        iov_base: part.as_ptr() as *mut _,
+        iov_len: part.len(),
+    });
+    let args = [fd as usize, each.as_ptr() as usize, each.len()];
+    // SAFETY: both parts are readable, and outlive the call.
+    unsafe { syscall(libc::SYS_writev, args) }
+}
+
 /// Whether the other side of a connection is gone. Without waiting.
 pub fn is_hung_up(fd: i32) -> bool {
     let mut polled = libc::pollfd {

@@ -1,6 +1,6 @@
 //! What the engine knows of the program's managed addresses.
 //!
-//! It uses `mm`, `sys` (memory and locks), `seal` and `zpool` (what a tag, a nonce and a handle are). It may not
+//! It uses `mm`, `policy`, `sys` (memory and locks), `seal` and `zpool` (what a tag, a nonce and a handle are). It may not
 //! move a page or do I/O: it is what `swap_cache` writes down. `dump` reads the same tables in a core file,
 //! for `supervise`.
 //!
@@ -52,18 +52,16 @@
 //! after `io` was set, and whoever needs the range idle waits for `io` to change.
 #![allow(unsafe_code)]
 
-mod credit;
 pub mod dump;
 mod lru;
 mod queue;
 mod snapshot;
 mod table;
 
-pub use credit::{Credit, AT_A_TIME};
-pub use lru::{InVain, List, Lru, Shadow};
+pub use lru::Lru;
 pub use queue::Queue;
 pub use snapshot::{Snapshot, Where};
 pub use table::{
-    Fills, Had, HandleTable, Hints, Huge, IoState, Nonces, Pattern, Range, RangeGuard, Ranges,
-    SlotTable, Tags, HANDLES_AT, LEAF, NONCES_AT, ROOT, SLOTS_AT,
+    Had, HandleTable, IoState, Nonces, Range, RangeGuard, Ranges, SlotTable, Tags, HANDLES_AT,
+    LEAF, NONCES_AT, ROOT, SLOTS_AT,
 };

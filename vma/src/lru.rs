@@ -1,80 +1,15 @@
-//! Resident ranges in the order in which they became so, on two lists, and what decides which.
-//! Links live in the descriptors.
-//!
-//! Touches of resident memory can't be seen. What can be seen is how a range came in: by a walk, or
-//! because the program jumped there. A walk through more than fits misses everything if the oldest
-//! leaves first; so what walks bring in leaves first, and of it one in [`STAYS`] goes to the main
-//! list, with what jumps, first touches and second chances bring in. A walk over and over then
-//! finds there what stayed, and what is hot stays while something is walked through beside it.
-//! Some of what walks brought in is always there, for walks that go on: but not what has become older
-//! than everything on the main list.
-//! docs/policies.md compares this rule with others.
+//! Resident ranges in the order in which they became so, on two lists. Links live in the descriptors.
+//! Which list, and whose turn it is, `policy::Turns` says.
 
 use super::table::{Range, Ranges};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use hugeswap_mm::{Pmd, PMD_NR};
+use hugeswap_mm::Pmd;
+use hugeswap_policy::turns::Queued;
+use hugeswap_policy::{InVain, List, Shadow, Turns};
 use hugeswap_sys::sync::Mutex;
 
 /// Number + 1 of a range; 0 ends the list.
 type Link = u32;
-
-/// Which list a range is on, or was on last.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[repr(u8)]
-pub enum List {
-    #[default]
-    Main = 0,
-    Walk = 1,
-}
-
-impl List {
-    fn other(self) -> List {
-        match self {
-            List::Main => List::Walk,
-            List::Walk => List::Main,
-        }
-    }
-}
-
-/// Ranges of each list that were taken and could not leave.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct InVain([usize; 2]);
-
-impl InVain {
-    pub fn note(&mut self, list: List) {
-        self.0[list as usize] += 1;
-    }
-    fn of(self, list: List) -> usize {
-        self.0[list as usize]
-    }
-}
-
-/// Of the ranges that walks bring in one in so many goes to the main list.
-const STAYS: u32 = 8;
-/// The walk list keeps this part of the limit, and so many ranges at least: several walks, and
-/// what is read ahead for them.
-const WALK_PART: usize = 20;
-const WALK_LEAST: usize = 16;
-
-/// When a range was evicted (the kernel's shadow entry), and from which list. Zero: never.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shadow(u64);
-
-impl Shadow {
-    fn new(evicted: u64, from: List) -> Shadow {
-        Shadow((evicted + 1) << 1 | from as u64)
-    }
-    /// Pages evicted by then.
-    fn at(self) -> Option<u64> {
-        (self.0 >> 1).checked_sub(1)
-    }
-    fn from(self) -> List {
-        match self.0 & 1 {
-            0 => List::Main,
-            _ => List::Walk,
-        }
-    }
-}
 
 #[derive(Default)]
 struct Ends {
@@ -130,52 +65,20 @@ impl Ends {
     }
 }
 
-/// How many of the last pages to leave a list came back soon; the weight of one falls by 1/16 with each
-/// folio's worth that follows.
-#[derive(Clone, Copy, Default)]
-struct Regret {
-    evicted: f32,
-    came_back: f32,
-}
-
-impl Regret {
-    fn evict(&mut self, pages: usize) {
-        let left = 1.0 - pages.min(PMD_NR) as f32 / (16 * PMD_NR) as f32;
-        self.evicted = self.evicted * left + pages as f32;
-        self.came_back *= left;
-    }
-    fn part(self) -> f32 {
-        self.came_back / self.evicted.max(1.0)
-    }
-}
-
 #[derive(Default)]
 struct Lists {
     ends: [Ends; 2],
-    /// Pages evicted.
-    evicted: u64,
-    /// Ranges that were put on a list: with each goes its number, to know which is older.
-    turn: u32,
-    /// Ranges that walks brought in.
-    arrivals: u32,
-    regret: [Regret; 2],
+    turns: Turns,
 }
 
 impl Lists {
-    /// Notes it if that is soon: what left since then would have fitted into three quarters of memory.
-    fn came_back(&mut self, shadow: Shadow, pages: usize, limit: i64) -> bool {
-        let since = shadow.at().map(|at| self.evicted - at);
-        let soon = since.is_some_and(|pages| pages <= limit.max(0) as u64 * 3 / 4);
-        if soon {
-            self.regret[shadow.from() as usize].came_back += pages as f32;
+    fn queued(&self, t: &Ranges) -> Queued {
+        let number = |e: &Ends| link(t, e.head).map(|(_, r)| r.lru_turn.load(Relaxed));
+        let [main, walk] = &self.ends;
+        Queued {
+            len: [main.len, walk.len],
+            oldest: [number(main), number(walk)],
         }
-        soon
-    }
-
-    /// Ranges that were put on a list since the oldest of this one was.
-    fn waits(&self, t: &Ranges, list: List) -> Option<u32> {
-        let (_, head) = link(t, self.ends[list as usize].head)?;
-        Some(self.turn.wrapping_sub(head.lru_turn.load(Relaxed)))
     }
 }
 
@@ -208,27 +111,13 @@ impl Lru {
     /// The list for a range that a walk brings in, with what is remembered of it. `limit`: pages
     /// that may be resident.
     pub fn arrive(&self, shadow: Shadow, limit: i64) -> List {
-        let mut l = self.0.lock();
-        if l.evicted == 0 {
-            // Something must be there to be kept.
-            return List::Main;
-        }
-        l.arrivals = l.arrivals.wrapping_add(1);
-        let soon = l.came_back(shadow, PMD_NR, limit);
-        // Not if the main list loses as much for it: then it is only a walk through a little more
-        // than fits, and nothing is gained. And not if what is jumped about in is wanted more.
-        let [main, walk] = l.regret.map(Regret::part);
-        if soon && main < walk / 2.0 || l.arrivals % STAYS == 0 && main <= walk {
-            List::Main
-        } else {
-            List::Walk
-        }
+        self.0.lock().turns.arrive(shadow, limit)
     }
 
     /// Pages of a range come back of which this is remembered.
     /// Whether that is soon.
     pub fn came_back(&self, shadow: Shadow, pages: usize, limit: i64) -> bool {
-        self.0.lock().came_back(shadow, pages, limit)
+        self.0.lock().turns.came_back(shadow, pages, limit)
     }
 
     /// Ranges that walks brought in.
@@ -238,28 +127,23 @@ impl Lru {
 
     /// Notes that pages of a range left memory for good.
     pub fn evict(&self, from: List, pages: usize) -> Shadow {
-        let mut l = self.0.lock();
-        l.evicted += pages as u64;
-        l.regret[from as usize].evict(pages);
-        Shadow::new(l.evicted, from)
+        self.0.lock().turns.evict(from, pages)
     }
 
     /// Pages that have left, as a time that goes round.
     pub fn time(&self) -> u32 {
-        self.0.lock().evicted as u32
+        self.0.lock().turns.evicted() as u32
     }
 
     /// Whether anything has left.
     #[inline]
     pub fn has_evicted(&self) -> bool {
-        self.0.lock().evicted > 0
+        self.0.lock().turns.evicted() > 0
     }
 
     /// Whether no more than so many pages were evicted since.
     pub fn left_lately(&self, shadow: Shadow, pages: i64) -> bool {
-        let evicted = self.0.lock().evicted;
-        let since = shadow.at().map(|at| evicted - at);
-        since.is_some_and(|since| since <= pages.max(0) as u64)
+        self.0.lock().turns.left_within(shadow, pages)
     }
 
     /// Appends; the range must not be on a list.
@@ -268,31 +152,15 @@ impl Lru {
             return;
         };
         let mut l = self.0.lock();
-        l.turn = l.turn.wrapping_add(1);
-        set(&r.lru_turn, l.turn);
+        set(&r.lru_turn, l.turns.number());
         l.ends[list as usize].append(t, pmd, r);
     }
 
     /// Takes the range whose turn it is, and says from which list. `limit`: pages that may be resident.
-    /// `in_vain`: ranges that were taken just now and could not leave: where there are no others on one
-    /// list the other has its turn. Of the walk list what is older than all of the main list is not spared.
+    /// `in_vain`: ranges that were taken just now and could not leave.
     pub fn pop(&self, t: &Ranges, limit: i64, in_vain: InVain) -> Option<(Pmd, List)> {
-        let fits = limit.max(0) as usize / PMD_NR;
-        let keep = (fits / WALK_PART).max(WALK_LEAST.min(fits / 4));
         let mut l = self.0.lock();
-        let older = l.waits(t, List::Walk) > l.waits(t, List::Main);
-        let len = |list| l.ends[list as usize].len;
-        let others = |list| len(list) > in_vain.of(list);
-        let list = if len(List::Walk) > keep || older {
-            List::Walk
-        } else {
-            List::Main
-        };
-        let list = if others(list) || !others(list.other()) && len(list) > 0 {
-            list
-        } else {
-            list.other()
-        };
+        let list = l.turns.next(l.queued(t), limit, in_vain);
         let e = &mut l.ends[list as usize];
         let (pmd, _) = link(t, e.head)?;
         e.unlink(t, pmd).map(|_| (pmd, list))
@@ -302,8 +170,7 @@ impl Lru {
     /// keeps it there only if nobody has popped it already.
     pub fn hasten(&self, t: &Ranges, pmd: Pmd, list: List) -> bool {
         let mut lists = self.0.lock();
-        let waits = lists.waits(t, List::Main).max(lists.waits(t, List::Walk));
-        let oldest = lists.turn.wrapping_sub(waits.unwrap_or(0)).wrapping_sub(1);
+        let oldest = lists.turns.number_before(lists.queued(t).oldest);
         let e = &mut lists.ends[list as usize];
         let Some(r) = e.unlink(t, pmd) else {
             return false;
@@ -328,6 +195,7 @@ impl Lru {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hugeswap_mm::PMD_NR;
 
     impl Lru {
         fn take(&self, t: &Ranges, limit: i64) -> Option<Pmd> {
@@ -459,15 +327,6 @@ mod tests {
         assert!(l.hasten(&t, Pmd(41), List::Walk));
         assert_eq!(l.take(&t, limit), Some(Pmd(41)));
         assert_eq!(l.take(&t, limit), Some(Pmd(8)));
-    }
-
-    #[test]
-    fn shadows_keep_time_and_list() {
-        assert_eq!(Shadow::default().at(), None);
-        for (evicted, from) in [(0, List::Main), (0, List::Walk), (1 << 40, List::Walk)] {
-            let shadow = Shadow::new(evicted, from);
-            assert_eq!((shadow.at(), shadow.from()), (Some(evicted), from));
-        }
     }
 
     /// Whichever list the ranges that cannot leave are on, the others have their turn.

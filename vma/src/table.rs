@@ -1,10 +1,10 @@
 //! The table of 2 MiB ranges: two levels, lazily touched, found without a lock.
 
-use super::credit::Credit;
-use super::lru::{List, Shadow};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU8, Ordering::*};
 use hugeswap_mm::{PageMask, Pmd, SlotWord, SwapPlace, PMD_NR};
+use hugeswap_policy::intake::Fills;
+use hugeswap_policy::{Credit, Hints, List, Shadow};
 use hugeswap_seal::{Nonce, Tag};
 use hugeswap_sys::futex::{self, Scope};
 use hugeswap_sys::sync::RawLock;
@@ -55,40 +55,6 @@ impl IoState {
             _ => IoState::Inactive,
         }
     }
-}
-
-/// Small fills of a range since it last left; `epoch` is `fault::working_set`'s.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Fills {
-    pub epoch: u16,
-    pub count: u8,
-}
-
-/// What the program said of how it will use a range.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Hints {
-    pub pattern: Pattern,
-    pub huge: Huge,
-}
-
-/// MADV_NORMAL, MADV_SEQUENTIAL, MADV_RANDOM.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[repr(u8)]
-pub enum Pattern {
-    #[default]
-    Normal = 0,
-    Sequential = 1,
-    Random = 2,
-}
-
-/// MADV_HUGEPAGE, MADV_NOHUGEPAGE.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[repr(u8)]
-pub enum Huge {
-    #[default]
-    Unsaid = 0,
-    Wanted = 1,
-    Unwanted = 2,
 }
 
 /// A set of tables.

@@ -9,12 +9,10 @@
 //! the pool's own lock guards places only.
 #![allow(unsafe_code)]
 
-mod admission;
 mod choice;
 mod codec;
 mod slab;
 
-pub use admission::{Admission, Fill};
 pub use codec::{Codec, Decoder, Encoder, Wrong};
 pub use slab::{Handle, BLOCK_PAGES, LARGEST};
 

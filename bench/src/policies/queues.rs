@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Counts, Policy};
+use super::rule::{Counts, Policy};
 
 /// Which ranges go where. The plain second chance uses `young` alone.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{Counts, Policy};
+use super::rule::{Counts, Policy};
 
 /// Second chance by the bit that the processor sets: Corbató (1968).
 pub struct Clock {

@@ -5,11 +5,11 @@ use std::fmt;
 use clap::ValueEnum;
 use serde::Serialize;
 
+use super::args::{Kernel, ProgramsArgs};
 use super::install::Lack;
 use super::list::Program;
-use super::{Kernel, ProgramsArgs};
+use crate::machine::Machine;
 use crate::report::median;
-use crate::swap_test::Machine;
 use hugeswap_host::size::MIB;
 
 /// How a run ended, the better first.
@@ -53,6 +53,16 @@ pub enum Device {
     None,
     Disk,
     Memory,
+}
+
+impl Device {
+    /// Where a side of the kernel's swaps to.
+    pub fn of(kernel: Kernel) -> Device {
+        match kernel {
+            Kernel::Zram => Device::Memory,
+            Kernel::File | Kernel::Zswap => Device::Disk,
+        }
+    }
 }
 
 /// One side of one program.

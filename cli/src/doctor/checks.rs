@@ -8,7 +8,7 @@ use hugeswap_control::{Control, SEGMENT_BYTES};
 use hugeswap_device::file::{FileDevice, Options};
 use hugeswap_sys::probe::{self, Faults, Features, Limit};
 
-use super::{Check, Verdict};
+use super::check::{Check, Verdict};
 use hugeswap_host::cgroup::{self, Own};
 use hugeswap_host::in_use::wait_until_free;
 use hugeswap_host::os;

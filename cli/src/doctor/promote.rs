@@ -9,7 +9,7 @@ use hugeswap_promote::trace::points::{Kind, Points};
 use hugeswap_promote::trace::tmpfs::Probe;
 use hugeswap_promote::trace::Trace;
 
-use super::{Check, Verdict};
+use super::check::{Check, Verdict};
 
 pub fn all() -> Vec<Check> {
     vec![nodes(), events(), tmpfs(), frames()]

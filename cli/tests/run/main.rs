@@ -17,6 +17,7 @@ mod outside;
 mod pass_through;
 mod processes;
 mod programs;
+mod recorded;
 mod runtimes;
 mod sealed;
 mod stats;

@@ -12,16 +12,17 @@ mod contents;
 mod open;
 mod signature;
 mod space;
+mod store;
 mod sync;
 mod uring;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use super::guarded_fd::GuardedFd;
-use super::transfer::{Attempt, Inject, Range};
-use super::{Counters, Device, DeviceError, IoError, Op, OpenError, Queue};
+use super::transfer::Inject;
+use super::{Counters, Device, DeviceError, OpenError, Queue};
+use store::Store;
 
 /// The system calls that carry requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -86,43 +87,6 @@ pub struct FileDevice {
     name: Box<str>,
     uring: bool,
     piece: u32,
-}
-
-/// The open file, shared by the device and its queues.
-struct Store {
-    fd: GuardedFd,
-    block: bool,
-    direct: bool,
-    max_bytes: u64,
-    capacity: AtomicU64,
-    /// Cleared once the file system has said it can't.
-    can_reserve: AtomicBool,
-    can_discard: AtomicBool,
-    short_transfers: AtomicU64,
-    retries: AtomicU64,
-    errors: AtomicU64,
-    line: Option<RawFd>,
-    inject: Option<Arc<dyn Inject>>,
-}
-
-impl Store {
-    fn capacity(&self) -> u64 {
-        self.capacity.load(Ordering::Acquire)
-    }
-
-    /// How to carry out the next attempt: for real, except in tests.
-    fn plan(&self, op: Op, range: &Range) -> Attempt {
-        match &self.inject {
-            None => Attempt::REAL,
-            Some(inject) => Attempt::plan(inject.answer(op, range.offset, range.len), range.len),
-        }
-    }
-
-    fn count_end(&self, result: Result<(), IoError>) {
-        if result.is_err() {
-            self.errors.fetch_add(1, Ordering::Relaxed);
-        }
-    }
 }
 
 impl FileDevice {

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use super::super::guarded_fd::GuardedFd;
 use super::super::os::{self, Errno};
-use super::{contents, signature, FileDevice, OpenError, Options, Store};
+use super::store::Store;
+use super::{contents, signature, FileDevice, OpenError, Options};
 use hugeswap_mm::PAGE_SIZE;
 
 /// Marks an existing file as ours, so that it may be used again after a run that was killed.

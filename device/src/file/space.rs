@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 use super::super::{os, DeviceError};
-use super::Store;
+use super::store::Store;
 use hugeswap_mm::PAGE_SIZE;
 
 /// Files grow by at least this much, so that growing is rare.

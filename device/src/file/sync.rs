@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::super::inline::Finished;
 use super::super::transfer::{Piece, Step};
 use super::super::{os, Completion, IoError, Op, Queue, QueueFull, Request};
-use super::Store;
+use super::store::Store;
 
 impl Store {
     /// Carries out what is left of a piece.

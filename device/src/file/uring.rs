@@ -20,7 +20,7 @@ use super::super::inline::Finished;
 use super::super::os::{self, Errno};
 use super::super::transfer::{Attempt, Piece, Range, Step};
 use super::super::{Completion, IoError, Op, Queue, QueueFull, Request};
-use super::Store;
+use super::store::Store;
 use hugeswap_mm::PMD_SIZE;
 
 /// I/Os a request may be cut into.

@@ -1,32 +1,14 @@
 //! Addresses that must not be touched, and signals that nobody expects.
 #![allow(unsafe_code)]
 
+use super::arch::{
+    difftest_probe_failed, difftest_probe_read, difftest_probe_write, go_on_at, instruction,
+};
 use super::shadow::PAGE;
 use super::sys::{self, errno, fail, fail_with};
-use super::World;
+use super::world::World;
 use crate::plan::Rng;
-use core::arch::global_asm;
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
-
-global_asm!(
-    ".global difftest_probe_read",
-    "difftest_probe_read: mov al, byte ptr [rdi]",
-    "mov eax, 0",
-    "ret",
-    ".global difftest_probe_write",
-    "difftest_probe_write: mov byte ptr [rdi], 0",
-    "mov eax, 0",
-    "ret",
-    ".global difftest_probe_failed",
-    "difftest_probe_failed: mov eax, 1",
-    "ret",
-);
-
-extern "C" {
-    fn difftest_probe_read(at: usize) -> i32;
-    fn difftest_probe_write(at: usize) -> i32;
-    fn difftest_probe_failed() -> i32;
-}
 
 /// What the last signal said.
 static CODE: AtomicI32 = AtomicI32::new(0);
@@ -34,25 +16,24 @@ static ADDRESS: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel's own structures.
-    let (at, code, rip) = unsafe {
-        let c = context as *mut libc::ucontext_t;
-        let rip = &mut (*c).uc_mcontext.gregs[libc::REG_RIP as usize];
-        ((*info).si_addr() as usize, (*info).si_code, rip)
+    let (at, code, came) = unsafe {
+        (
+            (*info).si_addr() as usize,
+            (*info).si_code,
+            instruction(context),
+        )
     };
     let probes: [unsafe extern "C" fn(usize) -> i32; 2] =
         [difftest_probe_read, difftest_probe_write];
-    if signal == libc::SIGSEGV
-        && probes
-            .iter()
-            .any(|&p| p as *const () as usize == *rip as usize)
-    {
+    if signal == libc::SIGSEGV && probes.iter().any(|&p| p as *const () as usize == came) {
         CODE.store(code, Relaxed);
         ADDRESS.store(at, Relaxed);
-        *rip = difftest_probe_failed as *const () as i64;
+        // SAFETY: it returns to the probe's caller, as the probe would have: nothing was done yet.
+        unsafe { go_on_at(context, difftest_probe_failed as *const () as usize) };
         return;
     }
     fail_with(format_args!(
-        "signal {signal}, code {code}, at {at:#x}, instruction {rip:#x}"
+        "signal {signal}, code {code}, at {at:#x}, instruction {came:#x}"
     ));
 }
 

@@ -3,7 +3,7 @@
 
 use super::shadow::{render, Part, CELLS, FREED, PAGE, RW};
 use super::sys::{self, errno, fail, fail_with, must};
-use super::{World, SCRATCH};
+use super::world::{World, SCRATCH};
 use crate::plan::Rng;
 use std::path::Path;
 

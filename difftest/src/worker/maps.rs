@@ -1,9 +1,10 @@
 //! What a program does to its mappings.
 #![allow(unsafe_code)]
 
+use super::bad;
 use super::shadow::{Part, CELLS, FREED, KEPT, LARGEST, LOCKED, PAGE, RW, WIPED};
 use super::sys::{self, errno, fail, fail_with, must};
-use super::{bad, World};
+use super::world::World;
 use crate::plan::Rng;
 
 const PMD: usize = 2 << 20;

@@ -3,18 +3,13 @@
 
 use super::shadow::{Shadow, FREED};
 use super::sys::{self, errno, fail, fail_with, FOUND};
-use super::World;
+use super::world::{Child, World, SCRATCH};
 use crate::plan::{mix, Kind, Rng};
 
 /// Children of a process at a time.
 const MOST: usize = 3;
 /// Forks from the first process.
 const DEEPEST: usize = 3;
-
-pub struct Child {
-    pub pid: i32,
-    pub killed: bool,
-}
 
 /// Grandchildren whose parent is gone come to the first process.
 pub fn collect_orphans() {
@@ -59,9 +54,9 @@ fn become_child(w: &mut World, shadow_fd: i32) {
         unsafe { libc::_exit(0) };
     }
     // The scratch memory and the file would be used by both.
-    let fd = sys::temporary(&w.dir, super::SCRATCH);
+    let fd = sys::temporary(&w.dir, SCRATCH);
     // SAFETY: replaces the shared scratch memory by one of the child's.
-    unsafe { sys::map_shared(fd, super::SCRATCH, w.scratch) };
+    unsafe { sys::map_shared(fd, SCRATCH, w.scratch) };
     sys::close(fd);
     sys::close(w.file);
     let direct = w.mixture.has(Kind::Direct);
@@ -190,7 +185,8 @@ fn drop_rights(r: &mut Rng) {
     }
 }
 
-pub fn fork(w: &mut World, r: &mut Rng, id: u64) {
+/// The child carries operations of its own out by `step`.
+pub fn fork(w: &mut World, r: &mut Rng, id: u64, step: fn(&mut World, u64)) {
     if w.children.len() >= MOST || w.depth >= DEEPEST {
         return wait_for_one(w);
     }
@@ -231,7 +227,7 @@ pub fn fork(w: &mut World, r: &mut Rng, id: u64) {
     }
     for k in 0..steps {
         // A child's operations have numbers of their own, far from the first process's.
-        w.step(mix(id).wrapping_add(k) | 1 << 63);
+        step(w, mix(id).wrapping_add(k) | 1 << 63);
     }
     w.check_some(r, share);
     w.wait_for_all();

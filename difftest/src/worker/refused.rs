@@ -3,7 +3,7 @@
 
 use super::shadow::{Part, CELLS, FREED, LOCKED, PAGE, RW};
 use super::sys::{self, errno, fail_with};
-use super::World;
+use super::world::World;
 use crate::plan::Rng;
 
 const RWI: i32 = RW as i32;

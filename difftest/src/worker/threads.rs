@@ -1,9 +1,10 @@
 //! Several threads on the same memory, and stacks in it.
 #![allow(unsafe_code)]
 
+use super::maps;
 use super::shadow::{Part, CELLS, LOCKED, PAGE, RW};
 use super::sys::{fail, fail_with, must};
-use super::{maps, World};
+use super::world::World;
 use crate::plan::Rng;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
@@ -27,7 +28,7 @@ pub fn write_together(w: &mut World, r: &mut Rng) {
                 let mut want = [0; PAGE / 8];
                 for round in 0..2 {
                     for i in (t..pages.len()).step_by(threads) {
-                        super::render(&pages[i], &mut want);
+                        super::shadow::render(&pages[i], &mut want);
                         let here = (at + i * PAGE) as *mut [u64; PAGE / 8];
                         // SAFETY: mapped and writable, this page is this thread's.
                         unsafe {

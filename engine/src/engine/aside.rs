@@ -29,8 +29,8 @@ const STAY: u32 = 0;
 const LEAVE: u32 = u32::MAX;
 
 /// What the engine's table holds: link, own page, userfaultfds of the program and of staging, the device of
-/// these, maps and pagemap; then the swap devices.
-const FIXED: usize = 7;
+/// these, maps and pagemap, where faults are recorded; then the swap devices.
+const FIXED: usize = 8;
 type Table = [i32; FIXED + MAX_DEVICES];
 
 extern "C" fn nothing(_: *mut u8) {}
@@ -128,6 +128,7 @@ impl Engine {
             uffd::opened_device().unwrap_or(-1),
             self.maps.load(Relaxed),
             self.cache.pagemap_fd(),
+            self.link.record().0,
         ]);
         table[FIXED..].copy_from_slice(&devices);
         table
@@ -156,7 +157,7 @@ extern "C" fn again_main(arg: *mut u8) {
 impl Engine {
     /// In the new handler thread.
     fn settle_in(&self, table: &Table) -> Result<(), start::StartError> {
-        let [link, own, program, staging, device, maps, pagemap, ..] = *table;
+        let [link, own, program, staging, device, maps, pagemap, record, ..] = *table;
         let mut devices = [-1; MAX_DEVICES];
         devices.copy_from_slice(&table[FIXED..]);
         let joined = Joined {
@@ -167,6 +168,7 @@ impl Engine {
             devices,
             maps: Ok(MapsFile::from_fd(maps)),
             pagemap,
+            record,
         };
         let proc = self.cache.charge.proc();
         proc.engine_tids[0].store(thread::gettid(), Release);

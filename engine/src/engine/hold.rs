@@ -10,9 +10,10 @@
 
 use super::Engine;
 use crate::mm::{split_by_pmd, PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::policy::Hints;
 use crate::swap_cache::Shift;
 use crate::sys::Errno;
-use crate::vma::{Hints, IoState, RangeGuard};
+use crate::vma::{IoState, RangeGuard};
 
 /// Addresses (start, end).
 pub type Stretch = (usize, usize);

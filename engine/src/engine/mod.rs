@@ -25,10 +25,10 @@ pub use start::{start, Regions, StartError, EXIT_START};
 use crate::device::Device;
 use crate::dump::Signpost;
 use crate::mm::{split_by_pmd, PageMask, PAGE_SIZE, PMD_NR};
+use crate::policy::Hints;
 use crate::pressure::Line;
 use crate::swap_cache::SwapCache;
 use crate::sys::{mem, Errno};
-use crate::vma::Hints;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
 /// The running engine of this process. Exists from `start` until the process ends.

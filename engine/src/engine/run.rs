@@ -29,6 +29,8 @@ pub(super) struct Link {
     /// The own page and the devices, in the engine's table.
     own: AtomicI32,
     devices: [AtomicI32; MAX_DEVICES],
+    /// See `record`.
+    record: [AtomicI32; 2],
     turns: AtomicU32,
     /// Of the place for a child: whether it was asked for, by which doorbell, and what came.
     state: AtomicU32,
@@ -49,6 +51,8 @@ pub(super) struct Joined {
     /// `/proc/self/maps` and `/proc/self/pagemap`, where they can be had.
     pub maps: Result<MapsFile, Errno>,
     pub pagemap: i32,
+    /// Where faults are recorded, or -1.
+    pub record: i32,
 }
 
 /// Connects with the supervisor; for a child that has a place, by that. `door`: a way for a child that
@@ -94,6 +98,7 @@ pub(super) fn join(
         devices: [-1; MAX_DEVICES],
         maps: Err(Errno::ENOENT),
         pagemap: -1,
+        record: -1,
     };
     let n = devices as usize;
     let each = rest
@@ -108,6 +113,7 @@ pub(super) fn join(
     joined.pagemap = next(also.pagemap)
         .or_else(|| Pagemap::open().ok().map(|p| p.fd()))
         .unwrap_or(-1);
+    joined.record = next(also.record).unwrap_or(-1);
     Ok(joined)
 }
 
@@ -119,6 +125,7 @@ impl Link {
             spare: AtomicI32::new(joined.control),
             own: AtomicI32::new(joined.own),
             devices: joined.devices.map(AtomicI32::new),
+            record: [joined.record, joined.id as i32].map(AtomicI32::new),
             turns: AtomicU32::new(0),
             state: AtomicU32::new(NOTHING),
             bell: AtomicUsize::new(0),
@@ -132,6 +139,12 @@ impl Link {
         self.fd.load(Relaxed)
     }
 
+    /// Where faults are recorded, or -1; and whose they are.
+    pub(super) fn record(&self) -> (i32, u32) {
+        let [file, id] = &self.record;
+        (file.load(Relaxed), id.load(Relaxed) as u32)
+    }
+
     /// The own page, and the devices.
     pub(super) fn files(&self) -> (i32, [i32; MAX_DEVICES]) {
         let devices = core::array::from_fn(|i| self.devices[i].load(Relaxed));
@@ -142,6 +155,10 @@ impl Link {
         self.fd.store(joined.link, Relaxed);
         self.spare.store(joined.control, Relaxed);
         self.own.store(joined.own, Relaxed);
+        self.record[0].store(joined.record, Relaxed);
+        if joined.id != 0 {
+            self.record[1].store(joined.id as i32, Relaxed);
+        }
         for (to, fd) in self.devices.iter().zip(joined.devices) {
             to.store(fd, Relaxed);
         }

@@ -333,6 +333,8 @@ pub(super) fn run(e: &'static Engine, s: &Start<'_>) {
     thread::refuse_filters();
     s.finish(Ok(()));
     handler.listen_to(e.link.fd());
+    let (file, id) = e.link.record();
+    handler.record_to(file, id);
     loop {
         let woken = handler.turn(&mut |h, f| e.answer(h, f));
         e.hear_supervisor(woken);

@@ -7,31 +7,25 @@
 
 mod ahead;
 mod near;
+mod record;
 mod spin;
-mod stream;
-mod stride;
 mod transfer;
-mod unit;
-mod working_set;
 
-use crate::control::SwapIn;
 use crate::device::{Device, Queue};
-use crate::mm::{Pmd, PAGE_SIZE, PMD_NR};
+use crate::mm::{PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR};
+use crate::policy::intake::{Arrival, Fault, ReadAhead, Stride};
+use crate::policy::Intake;
 use crate::pressure::Kick;
-use crate::swap_cache::{Ahead, FillBuffers, Found, Frame, Gather, Plan, SwapCache, MAX_FRAMES};
+use crate::swap_cache::{Ahead, FillBuffers, Frame, Gather, Plan, SwapCache, MAX_FRAMES};
 use crate::sys::thread::now_ns;
 use crate::sys::uffd::{Msg, PageFault};
 use crate::sys::{syscall, Errno};
 use ahead::{AheadQueue, AHEAD_MAX};
 use near::Near;
+use record::Record;
 use spin::Spin;
-use stream::Streams;
-use stride::{Stride, Strides};
 use transfer::{Read, To, Transfer, DEPTH, GATHERS};
-use working_set::WorkingSet;
 
-/// A walk that gets so many pages at a time is no passing one.
-const FAR: usize = 64;
 /// How long the handler looks for more before it sleeps. Waking a sleeping thread on another CPU
 /// costs tens of microseconds in a virtual machine, as much as a read of the disk.
 const SPIN_NS: u64 = 50_000;
@@ -40,8 +34,6 @@ const SPIN_READ_NS: u64 = 150_000;
 /// A moment's pause between two looks that took so long was another thread's.
 const PREEMPTED_NS: u64 = 20_000;
 
-/// Memory is not tight when this part of the limit is free.
-const ROOMY: i64 = 16;
 /// Times that MADV_WILLNEED waits for memory.
 const WILL_NEED_WAITS: usize = 16;
 /// Ranges in which what can be read ahead is looked for.
@@ -56,14 +48,42 @@ pub struct Handler<'e> {
     gathers: [Gather; GATHERS],
     transfers: [Option<Transfer>; DEPTH],
     in_flight: usize,
-    streams: Streams,
-    strides: Strides,
-    working_set: WorkingSet,
+    intake: Intake,
     ahead: AheadQueue,
     spin: Spin,
     near: Near<'e>,
     /// The connection with the supervisor, which wakes this thread too.
     link: i32,
+    /// Where faults are written down, if they are.
+    record: Option<Record>,
+}
+
+/// A fault that is being served.
+struct Serving {
+    pmd: Pmd,
+    page: usize,
+    start_ns: u64,
+    tid: u32,
+    arrival: Arrival,
+    /// For what comes by one, and whether it is all zeros.
+    frame: Option<(Frame, bool)>,
+    /// It has waited for memory.
+    stalled: bool,
+    /// Pages that it took for a walk or a first touch.
+    took: usize,
+}
+
+impl Serving {
+    fn read(&self, to: To, pages: PageMask, entry: SwapPlace) -> Read {
+        Read {
+            pmd: self.pmd,
+            to,
+            pages,
+            entry,
+            page: self.page,
+            start_ns: self.start_ns,
+        }
+    }
 }
 
 impl<'e> Handler<'e> {
@@ -85,19 +105,23 @@ impl<'e> Handler<'e> {
             gathers: [Gather::new()?, Gather::new()?],
             transfers: [const { None }; DEPTH],
             in_flight: 0,
-            streams: Streams::default(),
-            strides: Strides::default(),
-            working_set: WorkingSet::default(),
+            intake: Intake::default(),
             ahead: AheadQueue::new(),
             spin: Spin::new(),
             near: Near::new(kick),
             link: -1,
+            record: None,
         })
     }
 
     /// From now on sleep ends when something comes there.
     pub fn listen_to(&mut self, link: i32) {
         self.link = link;
+    }
+
+    /// From now on faults are written down there; below 0 nowhere. `id`: the process's in the run.
+    pub fn record_to(&mut self, file: i32, id: u32) {
+        self.record = Record::to(file, id);
     }
 
     /// What takes rights from this thread. Where it runs depends on them.
@@ -191,6 +215,7 @@ impl<'e> Handler<'e> {
     /// At the thread's end, when it has drained.
     pub fn end(mut self) {
         self.drain();
+        self.flush_record();
         let gathers = self.gathers.iter().map(Gather::touched);
         let own = self.buffers.touched() + gathers.sum::<usize>();
         self.cache.uncharge_own(own);
@@ -204,7 +229,14 @@ impl<'e> Handler<'e> {
         }
     }
 
+    fn flush_record(&mut self) {
+        if let Some(record) = &mut self.record {
+            record.flush(now_ns());
+        }
+    }
+
     fn sleep(&mut self) -> bool {
+        self.flush_record();
         let mut fds = [libc::pollfd {
             fd: -1,
             events: libc::POLLIN,
@@ -240,193 +272,141 @@ impl<'e> Handler<'e> {
     fn serve(&mut self, f: &PageFault) {
         let start_ns = now_ns();
         self.near.seen(f.tid, start_ns);
+        if let Some(record) = &mut self.record {
+            record.note(f.addr, f.write, f.tid, start_ns);
+        }
         let pmd = Pmd::of(f.addr);
         let page = crate::mm::page_in_pmd(f.addr);
-        let ranges = &self.cache.ranges;
-        let resident = |p: Pmd| ranges.get(p).is_some_and(|r| r.lock().present.is_full());
-        let mode = self.cache.charge.control.swap_in();
-        let found = self.cache.find(pmd, page);
-        let goes_on = self.streams.walk(pmd, page, resident);
-        let stride = self.stride(f.tid, pmd, page, found, goes_on.is_some());
-        if goes_on.is_none() && stride.is_none() {
-            self.streams.begin(pmd, page);
-        }
-        let limit = self.cache.charge.limit();
-        let new = unit::first_touch(mode, self.is_tight(limit), goes_on);
-        if found == Found::Nowhere && new < PMD_NR {
-            self.streams.brought(new);
-        }
-        let (walk, pages) = goes_on.map_or((None, 1), |w| (w.enters, w.pages));
-        // Who wants one page of each range looks like a walk too, but does not leave a range behind that
-        // is all there.
-        let left_all = walk.is_some_and(|step| {
-            let from = pmd.0.checked_add_signed(-step);
-            from.is_some_and(|from| resident(Pmd(from)))
-        });
-        let jumps = pages == 1 && stride.is_none();
-        // Once for each fault, however often it is tried.
-        let mut fits = None;
-        let set = stride.map(|s| s.pages_of(pmd, page, pmd));
-        let mut ahead = None;
-        let mut frame: Option<(Frame, bool)> = None;
-        let mut stalled = false;
-        // Pages for a walk or a first touch.
-        let mut took = if self.ahead.has(pmd) { PMD_NR } else { 0 };
+        let mut s = Serving {
+            pmd,
+            page,
+            start_ns,
+            tid: f.tid,
+            arrival: self.arrive(f.tid, pmd, page, start_ns),
+            frame: None,
+            stalled: false,
+            took: if self.ahead.has(pmd) { PMD_NR } else { 0 },
+        };
         loop {
+            let (intake, arrival) = (&mut self.intake, &mut s.arrival);
             let plan = self.cache.fault(
                 f,
-                new,
-                |present, hints, miss| {
-                    let fits = miss.is_some_and(|miss| {
-                        *fits.get_or_insert_with(|| {
-                            jumps
-                                && mode == SwapIn::Auto
-                                && self.working_set.jumped(f.tid, miss, limit, start_ns)
-                        })
-                    });
-                    let seen = unit::Seen {
-                        fits,
-                        vacant: present.is_empty(),
-                        walk,
-                        left_all,
-                        pages,
-                        stride: set,
-                    };
-                    let choice = unit::choose(mode, hints, seen);
-                    ahead = choice.ahead;
-                    choice.unit
-                },
-                &mut frame,
+                arrival.new,
+                |place| intake.choose(arrival, place),
+                &mut s.frame,
                 &mut self.buffers,
             );
-            match plan {
-                Plan::Served => {
-                    self.ahead.remove(pmd);
-                    self.cache.stats().pgminfault.inc();
-                    self.cache.stats().fault_ns.record(now_ns() - start_ns);
-                    break;
-                }
-                Plan::Loaded(pages) => {
-                    self.cache.stats().pgminfault.inc();
-                    let took_ns = now_ns() - start_ns;
-                    self.cache.stats().fault_ns.record(took_ns);
-                    self.cache.load_took(pages, took_ns);
-                    if jumps {
-                        self.near.jump(f.tid);
-                    } else {
-                        took = pages;
-                    }
-                    break;
-                }
-                Plan::Wait => {
-                    self.cache.stats().pgmajfault.inc();
-                    break;
-                }
-                Plan::Unknown => {
-                    self.cache.stats().fault_unknown.inc();
-                    break;
-                }
-                Plan::ReadWhole {
-                    frame,
-                    pages,
-                    entry,
-                } => {
-                    self.cache.stats().pgmajfault.inc();
-                    self.near.leave();
-                    took = if jumps { 0 } else { pages.count() };
-                    self.submit(Read {
-                        pmd,
-                        to: To::Frame(frame),
-                        pages,
-                        entry,
-                        page,
-                        start_ns,
-                    });
-                    break;
-                }
-                Plan::Fill {
-                    buffer,
-                    pages,
-                    entry,
-                } => {
-                    self.cache.stats().pgmajfault.inc();
-                    if jumps {
-                        self.near.jump(f.tid);
-                    } else if stride.is_none() {
-                        // Who has come so far will enter the next range.
-                        let far = pages.count() >= FAR;
-                        took = if far { PMD_NR } else { pages.count() };
-                    }
-                    self.submit(Read {
-                        pmd,
-                        to: To::Buffer(buffer),
-                        pages,
-                        entry,
-                        page,
-                        start_ns,
-                    });
-                    break;
-                }
-                Plan::NeedFrame { zeroed } => {
-                    if zeroed {
-                        took = PMD_NR;
-                    }
-                    frame = self.ready_frame(zeroed);
-                    if frame.is_none() {
-                        self.wait_for_memory(&mut stalled);
-                    }
-                }
-                Plan::NeedRoom(pages) => self.make_room(pages, &mut stalled),
-                Plan::NeedBuffer => {
-                    self.kick_queues();
-                    self.reap(true);
-                }
+            if self.carry_out(plan, &mut s) {
+                break;
             }
         }
-        self.end_stall(stalled);
-        if let Some((f, zeroed)) = frame {
+        self.end_stall(s.stalled);
+        if let Some((f, zeroed)) = s.frame {
             self.cache.frames.put_ready(f, zeroed);
         }
-        if let Some((step, window)) = ahead.or(unit::passing(mode, walk)) {
-            let window = window.unwrap_or_else(|| self.streams.window());
-            let why = Ahead::Walk { rest: left_all };
-            self.read_ahead(pmd, step, window, why);
-        } else if let Some(s) = stride {
-            self.read_stride(s, pmd, page);
+        match self.intake.ahead(&s.arrival) {
+            ReadAhead::Nothing => {}
+            ReadAhead::Ranges { step, window, rest } => {
+                self.read_ahead(pmd, step, window, Ahead::Walk { rest });
+            }
+            ReadAhead::Pages(stride) => self.read_stride(stride, pmd, page),
         }
-        self.kick.took(took);
+        self.kick.took(s.took);
         if self.cache.free_pages() < self.kick.low_pages() {
             self.kick.kick();
         }
     }
 
-    /// Memory has been full, and little of it has been given back since.
-    fn is_tight(&self, limit: i64) -> bool {
-        self.cache.free_pages() < limit / ROOMY && self.cache.lru.has_evicted()
+    /// Does what is to be done for a fault; false where it has to be asked again.
+    fn carry_out(&mut self, plan: Plan, s: &mut Serving) -> bool {
+        let stats = self.cache.stats();
+        match plan {
+            Plan::Served => {
+                self.ahead.remove(s.pmd);
+                stats.pgminfault.inc();
+                stats.fault_ns.record(now_ns() - s.start_ns);
+            }
+            Plan::Loaded(pages) => {
+                stats.pgminfault.inc();
+                let took_ns = now_ns() - s.start_ns;
+                stats.fault_ns.record(took_ns);
+                self.cache.load_took(pages, took_ns);
+                s.took = s.arrival.took(pages, true);
+                if s.arrival.jumps() {
+                    self.near.jump(s.tid);
+                }
+            }
+            Plan::Wait => stats.pgmajfault.inc(),
+            Plan::Unknown => stats.fault_unknown.inc(),
+            Plan::ReadWhole {
+                frame,
+                pages,
+                entry,
+            } => {
+                stats.pgmajfault.inc();
+                self.near.leave();
+                s.took = s.arrival.took(pages.count(), true);
+                self.submit(s.read(To::Frame(frame), pages, entry));
+            }
+            Plan::Fill {
+                buffer,
+                pages,
+                entry,
+            } => {
+                stats.pgmajfault.inc();
+                s.took = s.arrival.took(pages.count(), false);
+                if s.arrival.jumps() {
+                    self.near.jump(s.tid);
+                }
+                self.submit(s.read(To::Buffer(buffer), pages, entry));
+            }
+            Plan::NeedFrame { zeroed } => {
+                if zeroed {
+                    s.took = PMD_NR;
+                }
+                s.frame = self.ready_frame(zeroed);
+                if s.frame.is_none() {
+                    self.wait_for_memory(&mut s.stalled);
+                }
+                return false;
+            }
+            Plan::NeedRoom => {
+                self.make_room(&mut s.stalled);
+                return false;
+            }
+            Plan::NeedBuffer => {
+                self.kick_queues();
+                self.reap(true);
+                return false;
+            }
+        }
+        true
     }
 
-    /// Where the thread will be next, if it strides.
-    fn stride(
-        &mut self,
-        tid: u32,
-        pmd: Pmd,
-        page: usize,
-        found: Found,
-        walks: bool,
-    ) -> Option<Stride> {
-        if found != Found::Swap {
-            // What lies in memory at the time says little: of a range in a frame all comes at once.
-            return None;
+    /// Asks what is thought of the fault, before its range is locked.
+    fn arrive(&mut self, tid: u32, pmd: Pmd, page: usize, now_ns: u64) -> Arrival {
+        let cache = self.cache;
+        let fault = Fault {
+            tid,
+            pmd,
+            page,
+            found: cache.find(pmd, page),
+            mode: cache.charge.control.swap_in(),
+            limit: cache.charge.limit(),
+            free: cache.free_pages(),
+            evicted: cache.lru.has_evicted(),
+            now_ns,
+        };
+        let full = |p: Pmd| {
+            let range = cache.ranges.get(p);
+            range.is_some_and(|r| r.lock().present.is_full())
+        };
+        let arrival = self.intake.arrive(fault, full);
+        if let Some(stride) = arrival.stride() {
+            cache.stats().stride_ra_hit.add(stride.passed.into());
+            cache.stats().stride_ra.add(stride.beyond.into());
         }
-        let at = stream::number(pmd, page);
-        if walks || self.cache.charge.control.swap_in() != SwapIn::Auto {
-            self.strides.walks(tid, at);
-            return None;
-        }
-        let stride = self.strides.seen(tid, at)?;
-        self.cache.stats().stride_ra_hit.add(stride.passed.into());
-        self.cache.stats().stride_ra.add(stride.beyond.into());
-        Some(stride)
+        arrival
     }
 
     /// Begins to read what a stride comes to in other ranges than the one it is in.
@@ -470,8 +450,7 @@ impl<'e> Handler<'e> {
     }
 
     /// Room for base pages comes from ready frames when nothing else is left.
-    fn make_room(&mut self, pages: usize, stalled: &mut bool) {
-        let _ = pages;
+    fn make_room(&mut self, stalled: &mut bool) {
         if !self.cache.release_ready() && !self.drop_oldest_ahead() {
             self.wait_for_memory(stalled);
         }

@@ -208,7 +208,7 @@ impl Handler<'_> {
         if t.start_ns != 0 {
             let took = now_ns() - t.start_ns;
             self.cache.stats().fault_ns.record(took);
-            self.working_set.waited(took);
+            self.intake.waited(took);
             self.cache.read_took(t.pages, took);
         }
     }

@@ -10,6 +10,7 @@ mod watch;
 
 use crate::device::{Completion, Device, IoError, Op, Queue, Request};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::policy::{staging, InVain};
 use crate::pressure::Kick;
 use crate::swap_cache::{
     Start, SwapCache, To, Transfer, Victim, WriteBack, MAX_FRAMES, WRITE_BACK,
@@ -17,22 +18,12 @@ use crate::swap_cache::{
 use crate::sys::futex::{self, Scope};
 use crate::sys::thread::now_ns;
 use crate::sys::{fd, thread, Errno};
-use crate::vma::InVain;
 use core::sync::atomic::Ordering::*;
 
 /// Ranges being written, or read to leave a device, at most.
 const TRANSFERS: usize = crate::control::WRITES;
 /// Requests in flight at most; a range that leaves in pieces needs one for each.
 const DEPTH: usize = 64;
-/// This part of memory is inactive: long enough for what is hot to be touched there. With more, what is
-/// touched now and then is taken for hot as well.
-const INACTIVE_PART: i64 = 20;
-/// Ranges that are inactive at least.
-const INACTIVE_LEAST: usize = 2;
-/// Times that pages can be spared when their turn comes, and once more.
-const TURNS: usize = 4;
-/// This part of all ranges is asked in vain for more to be inactive.
-const PATIENCE: usize = 8;
 /// Folios kept ready at most.
 const READY: usize = 4;
 
@@ -408,20 +399,13 @@ impl<'e> Reclaim<'e> {
 
     /// Fills the inactive list, on which so many pages are staged, from the active one.
     fn deactivate_some(&mut self, staged: &mut usize) {
-        let charged = self.cache.charge.charged().max(0);
-        let want = (charged / INACTIVE_PART) as usize;
+        let charged = self.cache.charge.charged();
         let all = self.cache.lru.len();
         let limit = self.cache.charge.limit();
         let (mut in_vain, mut in_a_row) = (InVain::default(), 0);
-        // As long as something is inactive more of it is only to be wished for: many ranges may be
-        // inactive in part already, or have pages that are spared.
-        let patience = |inactive| match inactive {
-            0 => all * TURNS,
-            _ => all / PATIENCE + 1,
-        };
-        while in_a_row < patience(self.inactive.len)
+        while in_a_row < staging::patience(self.inactive.len, all)
             && self.inactive.len < INACTIVE_MAX
-            && (*staged < want || self.inactive.len < INACTIVE_LEAST)
+            && staging::wants_more(charged, *staged, self.inactive.len)
         {
             in_a_row += 1;
             let Some((pmd, list)) = self.cache.lru.pop(&self.cache.ranges, limit, in_vain) else {

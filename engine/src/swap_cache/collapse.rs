@@ -2,7 +2,8 @@
 
 use super::{Dir, Frame, SwapCache};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
-use crate::vma::{Huge, IoState, RangeGuard};
+use crate::policy::Huge;
+use crate::vma::{IoState, RangeGuard};
 
 /// Pages that were never touched, and are zeros in the huge page that is made of the others.
 const COLLAPSE_UNTOUCHED: usize = PMD_NR / 8;

@@ -1,15 +1,12 @@
 //! Small fills: pages that come in by way of a buffer, and are copied to the program.
 
-use super::swapin::{Plan, Unit};
+use super::plan::Plan;
 use super::SwapCache;
-use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_SIZE};
+use crate::policy::{List, Pattern, Unit, FILL_MAX};
 use crate::sys::{mem, Errno};
-use crate::vma::{IoState, List, Pattern, RangeGuard};
+use crate::vma::{IoState, RangeGuard};
 
-/// The largest small fill, and so the size of a fill buffer.
-pub const FILL_MAX: usize = 64;
-/// A fill of so many pages is a walk's.
-const WALK_FILL: usize = 16;
 /// Buffers that small fills are read into; memory of the engine's own.
 pub struct FillBuffers {
     base: *mut u8,
@@ -78,35 +75,6 @@ impl FillBuffers {
     }
 }
 
-/// As many of the pages as fit into a buffer: `page`, which is one of them, those above it, and of
-/// those below it the nearest.
-fn as_fit(pages: PageMask, page: usize) -> PageMask {
-    let mut fit = PageMask::EMPTY;
-    let mut left = FILL_MAX;
-    let outwards = (page..PMD_NR).chain((0..page).rev());
-    for page in outwards.filter(|&page| pages.has(page)) {
-        if left == 0 {
-            break;
-        }
-        fit.insert(page);
-        left -= 1;
-    }
-    fit
-}
-
-impl Unit {
-    /// Of the pages that are there to be had, those to come by a buffer or a copy for a fault on `page`,
-    /// which is one of them.
-    pub(super) fn of(self, there: PageMask, page: usize) -> PageMask {
-        let window = |n: usize| PageMask::of(there.run_around(page, n.clamp(1, FILL_MAX)));
-        match self {
-            Unit::Whole | Unit::Rest => window(FILL_MAX),
-            Unit::Pages(n) => window(n),
-            Unit::Set(set) => as_fit(set.and(there).or(window(1)), page),
-        }
-    }
-}
-
 impl SwapCache {
     pub(super) fn begin_fill(
         &self,
@@ -130,7 +98,7 @@ impl SwapCache {
         }
         let n = pages.count();
         if !self.charge_for_fault(n) {
-            return Plan::NeedRoom(n);
+            return Plan::NeedRoom;
         }
         let Some(buffer) = buffers.take() else {
             self.charge.uncharge(n);
@@ -153,9 +121,9 @@ impl SwapCache {
 
     /// The list of a range of which pages come in by a small fill.
     fn join_list(&self, pmd: Pmd, g: &mut RangeGuard<'_>, unit: Unit) {
-        match unit {
-            Unit::Pages(n) if n >= WALK_FILL => self.join_walk(pmd, g, 2 * n),
-            _ => {
+        match unit.walks() {
+            Some(n) => self.join_walk(pmd, g, 2 * n),
+            None => {
                 if self.lru.came_back(g.shadow, 1, self.charge.limit()) {
                     self.stats().workingset_refault_anon.inc();
                 }
@@ -257,32 +225,6 @@ impl SwapCache {
         drop(g);
         if wake {
             self.program().wake(pmd.addr(), PMD_SIZE);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_set_is_cut_to_the_buffer() {
-        let step = |step: usize| {
-            let mut pages = PageMask::EMPTY;
-            (0..PMD_NR)
-                .step_by(step)
-                .for_each(|page| pages.insert(page));
-            pages
-        };
-        assert_eq!(as_fit(step(8), 0), step(8));
-        // Upwards, downwards, and both.
-        assert_eq!(as_fit(step(5), 0), step(5).and(PageMask::of(0..64 * 5)));
-        assert_eq!(as_fit(step(5), 510), step(5).and(PageMask::of(195..511)));
-        let both = as_fit(step(5), 255);
-        assert_eq!(both, step(5).and(PageMask::of(195..512)));
-        for page in (0..PMD_NR).step_by(5) {
-            let fit = as_fit(step(5), page);
-            assert!(fit.has(page) && fit.count() == FILL_MAX, "{page}");
         }
     }
 }

@@ -4,31 +4,38 @@
 //! decide when, and carry the transfers out between a `begin_…` and a `…_done`.
 #![allow(unsafe_code)]
 
+mod ahead;
 mod clean;
 mod collapse;
+mod copy_in;
 mod fill;
+mod first_touch;
 mod frames;
 mod gather;
+mod lost;
 mod mapping;
 mod marks;
 mod moves;
 mod pieces;
+mod plan;
 mod seals;
+mod second_chance;
 mod slots;
 mod swapin;
 mod swapoff;
 mod swapout;
 mod zswap;
 
+pub use ahead::Ahead;
 pub use fill::FillBuffers;
 pub use frames::{Frame, Frames, MAX_FRAMES};
 pub use gather::{Gather, Plan as GatherPlan};
 pub use mapping::Shift;
 pub use moves::{Moves, Since};
 pub use pieces::{Piece, Pieces};
+pub use plan::Plan;
 pub use seals::{SealBuffers, Source};
 pub use slots::{DeviceSet, NoSlots, SwapSlots};
-pub use swapin::{Ahead, Found, Miss, Plan, Unit, ZERO_FILL};
 pub use swapoff::Leave;
 pub use swapout::{Start, To, Transfer, Victim};
 pub use zswap::{WriteBack, Zswap, WRITE_BACK};

@@ -3,9 +3,10 @@
 
 use super::{Frame, Shift, SwapCache, Transfer};
 use crate::mm::{PageMask, Pmd, SwapEntry, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::policy::AT_A_TIME;
 use crate::seal::{Mode, Nonce, Page, Tag};
 use crate::sys::{mem, Errno};
-use crate::vma::{Had, Nonces, Range, RangeGuard, Tags, AT_A_TIME};
+use crate::vma::{Had, Nonces, Range, RangeGuard, Tags};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Pages of a range's tags, and of its nonces.

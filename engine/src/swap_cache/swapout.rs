@@ -3,9 +3,10 @@
 use super::{Dir, Frame, Moved, SwapCache};
 use crate::device::Device;
 use crate::mm::{Extents, PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::policy::List;
 use crate::seal::{Mode, Nonce};
 use crate::sys::{mem, Errno};
-use crate::vma::{IoState, List, Range, RangeGuard};
+use crate::vma::{IoState, Range, RangeGuard};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Pages that are copied out at a time, where they cannot be moved.

@@ -4,14 +4,15 @@
 //! A page in `compressed` has an object in the pool, named by the range's table of handles. Under the range's
 //! lock pages come and go; without it, while the range is being written, they are only made.
 
-use super::swapin::{Plan, Unit};
+use super::plan::Plan;
 use super::{FillBuffers, Frame, SwapCache};
 use crate::control::{Compress, CompressCodec, Settings};
 use crate::mm::{Page, PageMask, Pmd, PAGE_SIZE, PMD_NR};
+use crate::policy::{Admission, Fill, List, Unit};
 use crate::sys::thread::now_ns;
 use crate::sys::Errno;
-use crate::vma::{Had, HandleTable, IoState, List, Queue, RangeGuard};
-use crate::zpool::{Admission, By, Codec, Fill, Handle, How, Owner, Pages, Zpool, LARGEST};
+use crate::vma::{Had, HandleTable, IoState, Queue, RangeGuard};
+use crate::zpool::{By, Codec, Handle, How, Owner, Pages, Zpool, LARGEST};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Percent of the limit that compressed memory takes at most where there is no device.
@@ -298,7 +299,7 @@ impl SwapCache {
         let pages = pages.of(g.compressed, page);
         let n = pages.count();
         if !self.charge_for_fault(n) {
-            return Plan::NeedRoom(n);
+            return Plan::NeedRoom;
         }
         let Some((base, new)) = buffers.lend(n) else {
             self.charge.uncharge(n);

@@ -3,9 +3,9 @@
 use std::io;
 use std::ops::Range;
 
-use super::promote::sum_where;
 use super::{now, Daemon};
 use crate::page::{Block, BATCH_BLOCKS, BLOCK_PAGES};
+use crate::place::sum_where;
 use crate::tiers::Route;
 
 /// Room that is made at once by demotion: 16 MiB.

@@ -9,6 +9,7 @@ mod demote;
 mod portion;
 mod promote;
 mod scan;
+mod walk;
 mod watch;
 
 use std::collections::HashMap;
@@ -31,7 +32,7 @@ use crate::tiers::{self, Fast, Room, Route};
 use crate::trace::budget::{Budget, Costs};
 use crate::trace::points::{Kind, Points};
 use crate::trace::Trace;
-use scan::Walk;
+use walk::Walk;
 
 #[derive(Clone, Debug)]
 pub struct Config {

@@ -12,8 +12,9 @@ use super::{now, Daemon, WINDOW};
 use crate::files::Skip;
 use crate::ledger::For;
 use crate::page::{Block, FileId, Time, BATCH_BLOCKS, BLOCK_PAGES, PAGE};
-use crate::place::{Folio, Window};
-use crate::policy::{Batch, Next, Outcome};
+use crate::place::{sum_where, Folio, Window};
+use crate::policy::{Next, Outcome};
+use crate::queue::Batch;
 use crate::tiers::Route;
 
 /// How long moving may keep us from emptying the rings.
@@ -258,13 +259,4 @@ impl Daemon {
     pub(super) fn room(&mut self, node: u32, at: Time) -> u64 {
         self.room.entry(node).or_default().pages(node, at)
     }
-}
-
-pub(super) fn sum_where(folios: &[Folio], which: &[bool]) -> u64 {
-    folios
-        .iter()
-        .zip(which)
-        .filter(|(_, &which)| which)
-        .map(|(folio, _)| folio.pages)
-        .sum()
 }

@@ -11,6 +11,7 @@ mod descriptors;
 mod handles;
 mod mounts;
 mod open;
+mod skip;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
@@ -18,41 +19,13 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use skip::Skip;
+
 use crate::page::{FileId, Time};
 use crate::sys::{self, Handle};
 use descriptors::descriptors;
 use mounts::{parse_mounts, remote, Mount};
 use open::{leased, skip, Named};
-
-/// Why a file is skipped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Skip {
-    /// Below none of the given paths.
-    NotSelected,
-    /// Nobody has it open any more, and no handle leads to it.
-    NotFound,
-    /// We may not open it.
-    NotPermitted,
-    /// A directory, a device, a symbolic link: not promoted.
-    NotRegular,
-    /// On a network or in user space: to open it might wait for ever.
-    Remote,
-    /// Somebody has a lease on it.
-    Leased,
-}
-
-impl Skip {
-    pub fn name(self) -> &'static str {
-        match self {
-            Skip::NotSelected => "not_selected",
-            Skip::NotFound => "not_found",
-            Skip::NotPermitted => "not_permitted",
-            Skip::NotRegular => "not_regular",
-            Skip::Remote => "remote",
-            Skip::Leased => "leased",
-        }
-    }
-}
 
 /// A way to a file that does not keep it open.
 #[derive(Clone, Debug)]

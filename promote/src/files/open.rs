@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
-use super::Skip;
+use super::skip::Skip;
 use crate::page::FileId;
 use crate::sys::{self, What};
 

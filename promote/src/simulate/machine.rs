@@ -2,16 +2,27 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::trace::{Choice, Demote, Step, Trace};
 use super::watch::Watch;
-use super::{Choice, Demote, Round, Step, Trace};
 use crate::page::{Block, FileId, Time, BATCH_BLOCKS, BLOCK_PAGES, PAGE};
-use crate::policy::{Batch, Limits, Next, Outcome, Policy};
+use crate::policy::{Limits, Next, Outcome, Policy};
+use crate::queue::Batch;
 
 /// Blocks that one pass over the largest file has at most. In larger ones a block stands for more
 /// bytes, and all limits are scaled with it; what is read and moved is counted in bytes.
 const MOST_BLOCKS: u64 = 1 << 13;
 /// The same where the daemon is modelled: what it samples depends on the grain.
 const MOST_BLOCKS_SAMPLED: u64 = 1 << 17;
+
+/// One row of the result.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Round {
+    pub seconds: f64,
+    pub promoted: u64,
+    pub demoted: u64,
+    /// Bytes on the fast node at the end.
+    pub fast: u64,
+}
 
 pub struct Machine<'a> {
     pub trace: &'a Trace,

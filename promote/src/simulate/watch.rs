@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::Costly;
+use super::trace::Costly;
 use crate::credit::Credit;
 use crate::daemon::{LOOKING_SAVES, WORK_SAVES};
 use crate::page::Time;

@@ -11,6 +11,7 @@ mod calibrate;
 pub mod format;
 pub mod points;
 pub mod tmpfs;
+mod tracefs;
 pub mod turns;
 
 use std::io;

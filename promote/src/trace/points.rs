@@ -1,12 +1,12 @@
 //! What the kernel offers to watch, and what its records mean.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use super::format::{self, Field};
 use super::tmpfs::{self, Probe};
+use super::tracefs::{load, tracefs};
 use crate::page::FileId;
-use crate::sys;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -118,25 +118,6 @@ impl Points {
     pub fn find_activations() -> io::Result<Points> {
         Points::activations(tracefs()?.as_fd())
     }
-}
-
-pub fn tracefs() -> io::Result<OwnedFd> {
-    sys::tracefs().map_err(|err| {
-        let text = match err.raw_os_error() {
-            Some(libc::ENODEV | libc::ENOSYS) => format!("this kernel has no trace events: {err}"),
-            _ => format!("the kernel's trace events: {err}"),
-        };
-        io::Error::new(err.kind(), text)
-    })
-}
-
-pub fn load(dir: BorrowedFd, event: &str) -> io::Result<(u64, String)> {
-    let id = sys::read_at(dir, &format!("events/{event}/id"))?;
-    let id = id
-        .trim()
-        .parse()
-        .map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
-    Ok((id, sys::read_at(dir, &format!("events/{event}/format"))?))
 }
 
 fn field(event: &str, format: &str, name: &str) -> io::Result<Field> {

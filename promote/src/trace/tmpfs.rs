@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::btf::Btf;
+use super::tracefs;
 use crate::sys;
 
 const GROUP: &str = "hugeswap";
@@ -22,7 +23,7 @@ pub struct Probe {
 impl Probe {
     pub fn make() -> io::Result<Probe> {
         let arguments = arguments(&Btf::kernel()?)?;
-        let tracefs = super::points::tracefs()?;
+        let tracefs = tracefs::tracefs()?;
         let known = sys::read_at(tracefs.as_fd(), DEFINITIONS).map_err(|err| {
             let text = match err.kind() {
                 io::ErrorKind::NotFound => "this kernel has no kprobes".to_owned(),
@@ -45,7 +46,7 @@ impl Probe {
 
     /// Its number and the layout of its records.
     pub fn load(&self) -> io::Result<(u64, String)> {
-        super::points::load(self.tracefs.as_fd(), &format!("{GROUP}/{}", self.name))
+        tracefs::load(self.tracefs.as_fd(), &format!("{GROUP}/{}", self.name))
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{lock, Member, Processes};
+use super::engine_threads::lock;
+use super::{Member, Processes};
 use crate::life::{Id, Stage};
 
 /// Where nothing can be found out about a process, it is not waited longer for its core file.

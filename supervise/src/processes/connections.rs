@@ -10,10 +10,12 @@ use hugeswap_sys::thread::random;
 use hugeswap_sys::Errno;
 
 use super::guests::AT_A_TIME;
-use super::{errno, own, token, Member, Processes, ORPHAN};
+use super::ready::{token, ORPHAN};
+use super::{Member, Processes};
 use crate::life::Id;
 use crate::object::Object;
 use crate::orphans;
+use crate::sys::{errno, own};
 
 /// Children of an image that have a place, and have not spoken yet: more than these can't be on their way.
 const MOST_UNBORN: usize = 512;

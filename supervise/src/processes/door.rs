@@ -7,8 +7,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use hugeswap_control::link::{self, Address, Secret};
 use hugeswap_sys::thread::random;
 
-use super::own;
-use crate::Failure;
+use crate::failure::Failure;
+use crate::sys::own;
 
 /// Where processes find the supervisor, and what they get.
 pub struct Door {

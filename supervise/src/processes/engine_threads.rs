@@ -1,14 +1,18 @@
 //! Threads of the engines among those of the programs.
 
 use std::sync::atomic::Ordering::Acquire;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::lock;
 use crate::life::Id;
 use crate::object::Object;
 
 /// Pages by the number of the process, for whoever has to tell an engine's thread from a program's.
 pub type Pages = Arc<Mutex<Vec<(Id, u32, Arc<Object>)>>>;
+
+/// Whoever has panicked with it has left it whole.
+pub fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(|e| e.into_inner())
+}
 
 /// Whether the thread of that number, here, is an engine's: what it does, no program does.
 pub fn is_engine_thread(pages: &Pages, tid: u32) -> bool {

@@ -4,16 +4,19 @@
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hugeswap_control::link::{self, Also, Descriptors, Place, Received, Reply, Request};
 use hugeswap_control::LAYOUT;
 use hugeswap_sys::Errno;
 
-use super::{errno, lock, own, token, Member, Processes, DOOR, GUEST, LISTENING, PROCESS, SOCKET};
+use super::engine_threads::lock;
+use super::guest::Guest;
+use super::ready::{token, DOOR, GUEST, LISTENING, PROCESS, SOCKET};
+use super::{Member, Processes, AGAIN};
 use crate::life::Id;
 use crate::object::Object;
-use crate::sys::{self, Process};
+use crate::sys::{self, errno, own, Process};
 
 /// Connections that have not said what they are.
 const MOST_GUESTS: usize = 256;
@@ -23,19 +26,6 @@ pub(super) const AT_A_TIME: usize = 64;
 
 /// Doors of an image by which nobody has come yet.
 const MOST_DOORS: usize = 64;
-
-/// Without descriptors, or memory, it is tried again after so long.
-pub(super) const AGAIN: Duration = Duration::from_millis(50);
-
-/// A connection that has not said what it is.
-pub(super) struct Guest {
-    socket: OwnedFd,
-    pid: u32,
-    process: Option<Process>,
-    said: Option<Request>,
-    /// It came by a door: what it says must be from the process that has made the connection.
-    by_door: bool,
-}
 
 /// It may be had in a while.
 fn passes(e: Errno) -> bool {
@@ -240,6 +230,15 @@ impl Processes {
             lock(&self.pages).push((id, m.pid, Arc::clone(&m.object)));
             m.socket = Some(socket);
         }
+        let sent = self.greet(guest, id, &handle)?;
+        if !sent || !watched {
+            self.hang_up(id);
+        }
+        Ok(())
+    }
+
+    /// Hands a member what it needs of us. Whether it has got it.
+    fn greet(&self, guest: &Guest, id: Id, handle: &OwnedFd) -> Result<bool, Errno> {
         let [control, devices @ ..] = &self.handed[..] else {
             return Err(Errno::EINVAL);
         };
@@ -248,20 +247,18 @@ impl Processes {
             userfaultfd: self.userfaultfd.is_some(),
             maps: maps.is_some(),
             pagemap: pagemap.is_some(),
+            record: self.record.is_some(),
         };
-        let each = [control, &handle].into_iter().chain(devices);
+        let each = [control, handle].into_iter().chain(devices);
         let each = each.chain(&self.userfaultfd).chain(&maps).chain(&pagemap);
+        let each = each.chain(&self.record);
         let fds: Vec<RawFd> = each.map(AsRawFd::as_raw_fd).collect();
         let welcome = Reply::Welcome {
             id,
             devices: devices.len() as u32,
             also,
         };
-        let sent = welcome.send(guest.socket.as_raw_fd(), &fds);
-        if sent.is_err() || !watched {
-            self.hang_up(id);
-        }
-        Ok(())
+        Ok(welcome.send(guest.socket.as_raw_fd(), &fds).is_ok())
     }
 
     /// A process speaks for a new image: those that it was are gone, with all their threads.

@@ -6,8 +6,10 @@ mod burial;
 mod connections;
 mod door;
 mod engine_threads;
+mod guest;
 mod guests;
 mod member;
+mod ready;
 mod swap;
 
 pub use door::Door;
@@ -17,38 +19,28 @@ pub use member::{Exec, Member};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hugeswap_control::stats::Stats;
 use hugeswap_control::{Orders, Writer};
 use hugeswap_sys::futex::{self, Scope};
-use hugeswap_sys::Errno;
 
 use super::life::{Id, Life, Stage};
 use super::loans::{self, Sweeps};
 use super::orphans;
 use super::owners::Swap;
 use super::sys::{self, Poller};
-use guests::{Guest, AGAIN};
-
-/// What is ready: the upper half of a token. The lower half is a number.
-const LISTENING: u32 = 0;
-const BELL: u32 = 1;
-const GUEST: u32 = 2;
-const SOCKET: u32 = 3;
-const PROCESS: u32 = 4;
-const ORPHAN: u32 = 5;
-const DOOR: u32 = 6;
-
-fn token(kind: u32, number: u32) -> u64 {
-    u64::from(kind) << 32 | u64::from(number)
-}
+use guest::Guest;
+use ready::{token, BELL, DOOR, GUEST, LISTENING, ORPHAN, PROCESS, SOCKET};
 
 /// How often is looked whether an image that nobody speaks for is gone; after a second less often.
 const LOOSE: Duration = Duration::from_millis(10);
+
+/// Without descriptors, or memory, it is tried again after so long.
+const AGAIN: Duration = Duration::from_millis(50);
 
 pub struct Processes {
     control: Writer,
@@ -60,6 +52,8 @@ pub struct Processes {
     handed: Vec<OwnedFd>,
     /// `/dev/userfaultfd`, where it can be had.
     userfaultfd: Option<OwnedFd>,
+    /// Where each process writes down its faults.
+    record: Option<OwnedFd>,
     /// `/proc` knows processes by the numbers that we know them by.
     proc_is_ours: bool,
     guests: BTreeMap<u32, Guest>,
@@ -81,17 +75,12 @@ pub struct Processes {
     execs: Vec<Exec>,
 }
 
-#[allow(unsafe_code)]
-fn own(fd: RawFd) -> OwnedFd {
-    // SAFETY: just made for us, and nobody else's.
-    unsafe { OwnedFd::from_raw_fd(fd) }
-}
-
-fn errno(e: &io::Error) -> Errno {
-    Errno(e.raw_os_error().unwrap_or(libc::EIO))
-}
-
 impl Processes {
+    /// Whoever comes from now on writes down its faults there.
+    pub fn record_to(&mut self, file: File) {
+        self.record = Some(file.into());
+    }
+
     /// `handed` is what each process gets beside its own page: the control page and the devices.
     pub fn new(
         (control, orders): (Writer, &'static Orders),
@@ -122,6 +111,7 @@ impl Processes {
             bell,
             handed,
             userfaultfd: userfaultfd.ok().map(OwnedFd::from),
+            record: None,
             proc_is_ours,
             guests: BTreeMap::new(),
             next_guest: 0,
@@ -285,10 +275,6 @@ impl Processes {
     pub fn bell(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.bell)
     }
-}
-
-fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 /// Who orders something calls by a word beside the order.

@@ -8,8 +8,7 @@
 //! ranges that come back soon after they left. That stays known after a wrong guess, and shows
 //! while one is made.
 
-use crate::mm::PMD_NR;
-use crate::swap_cache::Miss;
+use hugeswap_mm::PMD_NR;
 
 /// Faults after which the rest of a range comes too.
 const MANY: u8 = 8;
@@ -28,6 +27,22 @@ const FORGET: u32 = 1024;
 const CERTAIN: u32 = 1 << 16;
 /// The fewest epochs to let pass after a wrong guess, and the most.
 const PENALTY: (u32, u32) = (16, 4096);
+
+/// Small fills of a range since it last left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Fills {
+    /// Of the working set's, in which the last was.
+    pub epoch: u16,
+    pub count: u8,
+}
+
+/// A page that has to be read.
+pub struct Miss<'g> {
+    /// Of its range.
+    pub fills: &'g mut Fills,
+    /// It is the first of them since the range left, and that was not long ago.
+    pub left_lately: bool,
+}
 
 pub struct WorkingSet {
     /// Counts from 1; a range that was never filled has 0.
@@ -180,7 +195,6 @@ impl WorkingSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vma::Fills;
 
     const READ_NS: u64 = 50_000;
 

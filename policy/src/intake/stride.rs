@@ -7,7 +7,7 @@
 //! a disk has something to do beside what is waited for; the first that does not fit ends it.
 
 use super::stream::number;
-use crate::mm::{PageMask, Pmd, PMD_NR};
+use hugeswap_mm::{PageMask, Pmd, PMD_NR};
 
 const THREADS: usize = 16;
 /// A longer step than 16 MiB is a jump.

@@ -22,9 +22,8 @@ const ANY_SMALLER: u32 = ONE / 10 * 9;
 const USEFUL: u32 = ONE / 16;
 /// Where it does not pay one range in so many goes there all the same, to see whether it does now.
 const PROBE: u32 = 16;
-/// The part of the limit that the pool may take at first, at least, and at most; and by how much that
-/// changes at a time.
-const FIRST: u32 = ONE / 3;
+/// The part of the limit that the pool may take at least, and at first, and at most; and by how much that
+/// changes at a time. It begins with little, for that costs little where it saves nothing.
 const LEAST: u32 = ONE / 32;
 const MOST: u32 = ONE / 4 * 3;
 const STEP: u32 = ONE / 64;
@@ -124,7 +123,7 @@ impl Default for Admission {
             size: AtomicU32::new(ONE / 2),
             useful: AtomicU32::new(ONE),
             asked: AtomicU32::new(0),
-            share: AtomicU32::new(FIRST),
+            share: AtomicU32::new(LEAST),
             lost: Tally::default(),
             saved: Tally::default(),
             out: AtomicU32::new(0),
@@ -264,9 +263,17 @@ mod tests {
     }
 
     #[test]
+    fn at_first_it_is_tried_with_little() {
+        let a = Admission::default();
+        assert_eq!((admitted(&a), a.most(LIMIT)), (100, LEAST_PAGES));
+        want(&a, (0..LOOK).map(|_| 100_000));
+        assert_eq!(admitted(&a), 1600);
+        assert!(a.most(LIMIT) > LEAST_PAGES);
+    }
+
+    #[test]
     fn what_stays_large_is_left_alone_but_tried() {
         let a = Admission::default();
-        assert_eq!(admitted(&a), 1600);
         for _ in 0..100 {
             a.compressed(96, 96 * 4000);
         }

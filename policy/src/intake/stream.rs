@@ -2,13 +2,14 @@
 //!
 //! A walk goes through memory page by page, up or down; a jump lands anywhere. The rule keeps the
 //! last places that faulted, and the walks that went on last: who merges, or walks and jumps, has
-//! many faults between two of one walk. A fault just beyond a place or a walk goes on with it: its window
-//! grows fourfold each time, from one page to 64. A walk that has reached the edge of its 2 MiB
-//! range and enters the next takes whole folios from there, or what is missing of them, and the next
-//! ones are read ahead. What is resident on its way is passed over. A fault that goes on with nothing
-//! brings in one page.
+//! many faults between two of one walk. A fault just beyond what was brought in at a place or for a walk goes on with
+//! it. As many pages come in for it, 64 at most, as it is likely to use by what is known of walks that had come as far
+//! (`lengths`). A walk that has reached the edge of its 2 MiB range and enters the next takes whole folios from there, or what
+//! is missing of them, and the next ones are read ahead, each where that is likely to be used. What is resident on its
+//! way is passed over. A fault that goes on with nothing brings in what the first faults of walks are worth: mostly one page.
 
-use crate::mm::{Pmd, PMD_NR};
+use super::lengths::Lengths;
+use hugeswap_mm::{Pmd, PMD_NR};
 
 /// The last places that faulted without going on with anything.
 const PLACES: usize = 16;
@@ -19,9 +20,12 @@ const WALK_MIN: u32 = 3;
 /// Pages at a range's edge in which a walk is expected to leave it and to enter the next.
 const EDGE: u64 = 32;
 const WINDOW_MAX: usize = 4;
+/// Pages beyond those that were brought in that a walk can pass without a fault: resident ones. With more, strides
+/// would look like walks.
+const PASS: u64 = 2;
 /// Resident ranges that a walk can pass without a fault and be known again.
 const PASS_MAX: u64 = 256;
-const PAGES_MAX: usize = 64;
+const PAGES_MAX: u64 = 64;
 
 #[derive(Clone, Copy, Default)]
 struct Head {
@@ -29,6 +33,8 @@ struct Head {
     at: u64,
     /// Pages that were brought in with it.
     pages: u64,
+    /// Pages from where it began up to `at`.
+    come: u64,
     /// -1 or 1 once it walks, 0 before.
     step: i32,
     /// Times it went on; 0 for no walk at all.
@@ -57,6 +63,7 @@ pub struct Streams {
     last: usize,
     /// Faults that went on with something.
     time: u64,
+    lengths: Lengths,
 }
 
 impl Streams {
@@ -70,9 +77,15 @@ impl Streams {
         };
         let (i, h) = found(&|h| h.goes_on(at))
             .or_else(|| found(&|h| h.passed_over(at, &resident)?.goes_on(at)))?;
+        let before = self.heads[i].come;
+        self.lengths.goes_on(before, h.come);
+        let h = Head {
+            pages: self.lengths.window(h.come, PAGES_MAX),
+            ..h
+        };
         self.last = self.keep(i, h);
         Some(Walk {
-            enters: (h.ranges > 0).then_some(h.step),
+            enters: (h.ranges > 0 && self.lengths.takes_whole(h.come)).then_some(h.step),
             pages: h.pages as usize,
         })
     }
@@ -92,22 +105,34 @@ impl Streams {
         let oldest = walks.min_by_key(|&w| self.heads[w].used);
         let to = oldest.unwrap_or(PLACES);
         self.heads[i] = Head::default();
+        self.end(to);
         self.heads[to] = head;
         to
     }
 
-    /// A walk may begin here.
-    pub fn begin(&mut self, pmd: Pmd, page: usize) {
+    /// A walk may begin here. Returns the pages that come in for it.
+    pub fn begin(&mut self, pmd: Pmd, page: usize) -> usize {
+        self.end(self.next);
         self.last = self.next;
+        let pages = self.lengths.window(1, PAGES_MAX);
         self.heads[self.next] = Head {
             at: number(pmd, page),
-            pages: 1,
+            pages,
+            come: 1,
             step: 0,
             length: 1,
             ranges: 0,
             used: 0,
         };
         self.next = (self.next + 1) % PLACES;
+        pages as usize
+    }
+
+    /// Its place is needed for another.
+    fn end(&mut self, i: usize) {
+        if self.heads[i].length > 0 {
+            self.lengths.ended(self.heads[i].come);
+        }
     }
 
     /// With the fault that was last seen so many pages came, at least.
@@ -118,18 +143,15 @@ impl Streams {
 
     /// Folios to read ahead for the walk that was last seen.
     pub fn window(&self) -> usize {
-        (self.heads[self.last].ranges as usize).min(WINDOW_MAX)
+        let head = &self.heads[self.last];
+        let most = (head.ranges as usize).min(WINDOW_MAX);
+        self.lengths.ahead(head.come, most)
     }
 }
 
 /// Of a page, over all memory.
 pub fn number(pmd: Pmd, page: usize) -> u64 {
     u64::from(pmd.0) * PMD_NR as u64 + page as u64
-}
-
-/// Pages to bring in for a walk that went on so many times.
-fn window(length: u32) -> usize {
-    (1 << (2 * (length.clamp(1, 4) - 1))).min(PAGES_MAX)
 }
 
 impl Head {
@@ -141,8 +163,8 @@ impl Head {
         let nr = PMD_NR as u64;
         let (range, before) = (at / nr, self.at / nr);
         let page = at % nr;
-        let up = at > self.at && at - self.at <= 2 * self.pages.max(2);
-        let down = at < self.at && self.at - at <= 2 * self.pages.max(2);
+        let up = at > self.at && at - self.at <= self.pages.max(2) + PASS;
+        let down = at < self.at && self.at - at <= self.pages.max(2) + PASS;
         // A walker of whole ranges faults once in each, at the edge where it comes in. So does who
         // touches one page in each; it takes a walk within a range to know.
         let walks = self.ranges > 0;
@@ -159,7 +181,8 @@ impl Head {
         let length = self.length + 1;
         Some(Head {
             at,
-            pages: window(length) as u64,
+            pages: self.pages,
+            come: self.come + at.abs_diff(self.at),
             step,
             length,
             ranges: self.ranges + u32::from(crossed),
@@ -186,6 +209,7 @@ impl Head {
             .all(|r| resident(Pmd(r as u32)))
             .then_some(Head {
                 at: last * nr + page,
+                come: self.come + (last * nr + page).abs_diff(self.at),
                 ..*self
             })
     }
@@ -204,21 +228,16 @@ mod tests {
         ) -> (Option<i32>, usize) {
             match self.walk(pmd, page, resident) {
                 Some(w) => (w.enters, w.pages),
-                None => {
-                    self.begin(pmd, page);
-                    (None, 1)
-                }
+                None => (None, self.begin(pmd, page)),
             }
         }
     }
 
-    /// Faults of a walk that comes into the range from the one before.
+    /// A walk through the range before, of which nothing is resident, that comes into this one.
     fn walk_into(s: &mut Streams, range: u32, step: i32) {
-        let (from, edge) = match step {
-            1 => (range - 1, [PMD_NR - 2, PMD_NR - 1]),
-            _ => (range + 1, [1, 0]),
-        };
-        for page in edge {
+        let from = range.checked_add_signed(-step).unwrap();
+        for page in 0..PMD_NR {
+            let page = if step > 0 { page } else { PMD_NR - 1 - page };
             assert_eq!(s.classify(Pmd(from), page, |_| false).0, None);
         }
         let first = if step > 0 { 0 } else { PMD_NR - 1 };
@@ -245,12 +264,17 @@ mod tests {
     fn walks_over_ranges() {
         let mut s = Streams::default();
         walk_into(&mut s, 10, 1);
-        assert_eq!(s.classify(Pmd(11), 0, |_| false).0, Some(1));
-        assert_eq!(s.classify(Pmd(12), 3, |_| false).0, Some(1));
-        assert_eq!(s.window(), 3);
+        assert_eq!(s.window(), 0);
+        for range in 11..30 {
+            let page = range as usize % 4;
+            assert_eq!(s.classify(Pmd(range), page, |_| false).0, Some(1));
+        }
+        assert_eq!(s.window(), 4);
+        // Another has not come so far yet.
         walk_into(&mut s, 90, -1);
         assert_eq!(s.classify(Pmd(89), 511, |_| false).0, Some(-1));
-        assert_eq!(s.classify(Pmd(13), 0, |_| false).0, Some(1));
+        assert!(s.window() < 4);
+        assert_eq!(s.classify(Pmd(30), 0, |_| false).0, Some(1));
         assert_eq!(s.window(), 4);
     }
 
@@ -294,7 +318,7 @@ mod tests {
                 break;
             }
         }
-        assert_eq!(&pages[..5], [1, 4, 16, 64, 64]);
+        assert_eq!(&pages[..5], [1, 8, 16, 32, 64]);
         assert_eq!(s.classify(Pmd(6), page - PMD_NR, |_| false).0, Some(1));
     }
 

@@ -1,10 +1,8 @@
 //! How much to bring in for a fault: docs/swap-in.md.
 
 use super::stream::Walk;
-use crate::control::SwapIn;
-use crate::mm::{PageMask, PMD_NR};
-use crate::swap_cache::{Unit, ZERO_FILL};
-use crate::vma::{Hints, Huge, Pattern};
+use crate::{Hints, Huge, Pattern, SwapIn, Unit, ZERO_FILL};
+use hugeswap_mm::{PageMask, PMD_NR};
 
 /// What is known of the fault itself.
 #[derive(Clone, Copy)]

@@ -1,0 +1,95 @@
+//! Pages that were never touched: zeros, a folio of them or a few.
+
+use super::plan::Plan;
+use super::swapin::Whole;
+use super::{Frame, SwapCache};
+use crate::mm::{copy, PageMask, Pmd, PAGE_SIZE};
+use crate::policy::{List, ZERO_FILL};
+use crate::vma::RangeGuard;
+
+impl SwapCache {
+    /// A zeroed huge page for a range that was never touched.
+    pub(super) fn first_touch(
+        &self,
+        pmd: Pmd,
+        g: &mut RangeGuard<'_>,
+        page: usize,
+        frame: &mut Option<(Frame, bool)>,
+    ) -> Plan {
+        if !self.abilities.mv {
+            return self.zero_fill(pmd, g, page, ZERO_FILL);
+        }
+        let Some((fr, zeroed)) = frame.take() else {
+            return Plan::NeedFrame { zeroed: true };
+        };
+        if !zeroed {
+            self.clear_pages(fr, PageMask::FULL, page);
+        }
+        g.belongs_to(List::Main);
+        match self.move_whole_in(pmd, g, fr) {
+            Whole::Moved => {
+                self.stats().thp_fault_alloc.inc();
+                return Plan::Served;
+            }
+            Whole::Part => {
+                self.copy_rest(pmd, g, fr, PageMask::FULL);
+                self.stats().thp_fault_fallback.inc();
+                return Plan::Served;
+            }
+            Whole::Nothing => *frame = Some((fr, true)),
+        }
+        self.stats().thp_fault_fallback.inc();
+        self.zero_fill(pmd, g, page, ZERO_FILL)
+    }
+
+    /// Zeros for the page and those of its neighbours, `n` in all, that were never touched either.
+    pub(super) fn zero_fill(
+        &self,
+        pmd: Pmd,
+        g: &mut RangeGuard<'_>,
+        page: usize,
+        n: usize,
+    ) -> Plan {
+        let used = g.used();
+        let untouched = PageMask::FULL.minus(used);
+        let run = if g.writable.has(page) {
+            untouched.and(g.writable).run_around(page, n)
+        } else {
+            page..page + 1
+        };
+        if !self.charge_for_fault(run.len()) {
+            return Plan::NeedRoom;
+        }
+        let want = PageMask::of(run);
+        g.belongs_to(List::Main);
+        let got = self.copy_zeros(pmd, want);
+        self.charge.uncharge(want.minus(got).count());
+        self.stats().anon_fault_alloc.add(got.count() as u64);
+        self.became_present(pmd, g, got);
+        if !got.has(page) {
+            self.program().wake(pmd.page_addr(page), PAGE_SIZE);
+        }
+        Plan::Served
+    }
+
+    fn copy_zeros(&self, pmd: Pmd, pages: PageMask) -> PageMask {
+        let mut got = PageMask::EMPTY;
+        for run in pages.runs() {
+            got = got.or(self.copy_run(pmd, run, |_| self.zeros.0));
+        }
+        got
+    }
+
+    /// Zeros pages of a frame that is ready and ours.
+    /// The page `target` is the hottest in the CPU's cache afterwards, where it is among them.
+    pub(super) fn clear_pages(&self, frame: Frame, pages: PageMask, target: usize) {
+        for run in pages.runs() {
+            let p = (self.frames.addr(frame) + run.start * PAGE_SIZE) as *mut u8;
+            let at = target.clamp(run.start, run.end - 1) - run.start;
+            // SAFETY: the frame is mapped, ready, and nobody else has it.
+            let cleared =
+                unsafe { copy::clear_raw(p, run.len() * PAGE_SIZE, at, copy::Strategy::default()) };
+            debug_assert!(cleared.is_ok(), "runs are whole pages of the frame");
+        }
+    }
+}

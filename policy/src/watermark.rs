@@ -1,0 +1,105 @@
+//! How much memory is kept free ahead of demand.
+
+use hugeswap_mm::PMD_NR;
+
+/// Free pages for a program that jumps: it needs them one by one, and what is free is of no use to it.
+const LOW_JUMPING: i64 = 128;
+
+/// How much of a range the last faults took for walks and first touches: an average that forgets. All of a
+/// range each time is [`Walking::ALL`]; jumps take nothing. It rises faster than it falls: a walk needs what
+/// is to be read ahead at once, and jumps are many.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Walking(u32);
+
+impl Walking {
+    const RISE: u32 = 4;
+    const FALL: u32 = 64;
+    const ALL: u32 = 1 << 16;
+
+    /// After one more fault that took so many pages.
+    pub fn after(self, pages: usize) -> Walking {
+        let took = pages.min(PMD_NR) as u32 * (Self::ALL / PMD_NR as u32);
+        // Rounded so that it can reach both ends.
+        Walking(match took.checked_sub(self.0) {
+            Some(more) => self.0 + more.div_ceil(Self::RISE),
+            None => self.0 - (self.0 - took).div_ceil(Self::FALL),
+        })
+    }
+
+    /// As one word, for those who share it.
+    pub fn to_word(self) -> u32 {
+        self.0
+    }
+
+    pub fn of_word(word: u32) -> Walking {
+        Walking(word)
+    }
+
+    /// Of `most` folios to hold ready, those that are worth their memory now.
+    pub fn ready_folios(self, most: usize) -> usize {
+        self.of(2 * most as i64 + 1) as usize / 2
+    }
+
+    /// Below this many free pages, of so many that the process may have, reclaim is called. Of a small
+    /// share of a run's limit, as one of many processes has it, most must be there to be used.
+    pub fn low_pages(self, limit: i64) -> i64 {
+        let part = |n: i64| limit / (n * PMD_NR as i64);
+        let all = part(32).clamp(4, 32).min(part(4).max(1)) * PMD_NR as i64;
+        LOW_JUMPING + self.of(all - LOW_JUMPING)
+    }
+
+    /// Up to this many it works. `starving`: a fault waits, perhaps for a whole folio.
+    pub fn high_pages(self, limit: i64, starving: bool) -> i64 {
+        let high = self.low_pages(limit) * 3 / 2;
+        match starving {
+            false => high,
+            true => high.max(PMD_NR as i64),
+        }
+    }
+
+    /// That part of `n`.
+    fn of(self, n: i64) -> i64 {
+        n * i64::from(self.0) / i64::from(Self::ALL)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(faults: usize, mut walking: Walking, pages: impl Fn(usize) -> usize) -> Walking {
+        for i in 0..faults {
+            walking = walking.after(pages(i));
+        }
+        walking
+    }
+
+    const NONE: Walking = Walking(0);
+    const ALL: Walking = Walking(Walking::ALL);
+
+    #[test]
+    fn watermarks_leave_most_of_the_limit() {
+        let limits = [0, 4, 9, 16, 32, 63, 256, 1024, 65536];
+        let low = |walking: Walking| {
+            let pages = |mib: i64| (mib << 20) / hugeswap_mm::PAGE_SIZE as i64;
+            limits.map(|mib| walking.low_pages(pages(mib)))
+        };
+        let folios = [1, 1, 1, 2, 4, 4, 4, 16, 32];
+        assert_eq!(low(ALL), folios.map(|n| n * PMD_NR as i64));
+        assert_eq!(low(NONE), [LOW_JUMPING; 9]);
+    }
+
+    #[test]
+    fn walks_raise_what_is_free_and_jumps_lower_it() {
+        assert_eq!(after(1000, NONE, |_| PMD_NR), ALL);
+        assert_eq!(after(1000, ALL, |_| 0), NONE);
+        let begun = after(3, NONE, |_| PMD_NR);
+        assert!((32_000..40_000).contains(&begun.0), "{begun:?}");
+        // One range that is entered among many jumps changes little, and not for long.
+        let jumps = after(1100, ALL, |i| if i % 100 == 0 { PMD_NR } else { 0 });
+        assert!(jumps.low_pages(1 << 15) < 2 * LOW_JUMPING, "{jumps:?}");
+        // A walk that gets a part of a range at each fault.
+        let windows = after(1000, NONE, |_| 64);
+        assert!(windows.0.abs_diff(Walking::ALL / 8) < 64, "{windows:?}");
+    }
+}
