@@ -258,7 +258,8 @@ impl Front {
 
     /// Stops as the program has, when it is known of every signal that came whether the program has it. A stop
     /// takes pending signals away unseen, and one to go on that was asked for before would then be handed on
-    /// although it is over.
+    /// although it is over. A program that goes on again is not stopped for: this process may have stopped with it
+    /// already, by the same key, before it has heard of it.
     fn stop_as_told(&mut self) {
         while let Some(&signal) = self.stops.front() {
             signals::settle();
@@ -267,7 +268,7 @@ impl Front {
                 return;
             }
             self.stops.pop_front();
-            signals::suffer(signal);
+            signals::stop_with(signal, || sys::may_be_stopped(self.program as u32));
             self.tell(GOES_ON);
         }
     }

@@ -165,6 +165,9 @@ pub struct Came {
     pub is_over: bool,
 }
 
+/// What stops a process, and waits while it is blocked.
+const STOPS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+
 /// What terminals send to groups, and shells.
 const OF_GROUPS: [i32; 7] = [
     libc::SIGINT,
@@ -179,7 +182,7 @@ const OF_GROUPS: [i32; 7] = [
 impl Came {
     /// Of signals to stop and to go on the later one holds.
     pub fn is_undone_by(&self, later: i32) -> bool {
-        let stops = |s: i32| matches!(s, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
+        let stops = |s: i32| STOPS.contains(&s);
         match self.signal {
             libc::SIGCONT => stops(later),
             s => stops(s) && later == libc::SIGCONT,
@@ -267,13 +270,59 @@ pub fn forget_early() {
     }
 }
 
+/// In the supervisor: whether a signal to stop waits. All of the group has it then.
+pub fn stop_waits() -> bool {
+    // SAFETY: a plain structure, which the call fills.
+    unsafe {
+        let mut waiting: libc::sigset_t = std::mem::zeroed();
+        libc::sigpending(&mut waiting);
+        STOPS.iter().any(|&s| libc::sigismember(&waiting, s) == 1)
+    }
+}
+
+/// In the supervisor: nobody asks for a signal to stop that waits.
+pub fn forget_stops() {
+    for signal in STOPS {
+        take(signal);
+    }
+}
+
+/// Stops this process with a signal that has stopped the program, if that `is_stopped` still. It is asked when the
+/// signal waits here already: one to go on that is sent to both from then on takes it away.
+pub fn stop_with(signal: i32, is_stopped: impl Fn() -> bool) {
+    if signal == libc::SIGSTOP {
+        // It never waits.
+        if is_stopped() {
+            suffer(signal);
+        }
+        return;
+    }
+    // SAFETY: no memory is passed; the signal is blocked.
+    unsafe { libc::raise(signal) };
+    settle();
+    match is_stopped() {
+        true => have(signal),
+        false => _ = take(signal),
+    }
+}
+
 /// Lets this process have the signal as it has by default: it stops, or ends.
-pub fn suffer(signal: i32) {
-    let one = set([signal]);
-    // SAFETY: the structures outlive the calls; the default action is set before the signal.
+fn suffer(signal: i32) {
+    // SAFETY: no memory is passed; the default action is set before the signal.
     unsafe {
         let old = libc::signal(signal, libc::SIG_DFL);
         libc::raise(signal);
+        have(signal);
+        libc::signal(signal, old);
+    }
+}
+
+/// Lets this process have a signal that waits, as it is by default.
+fn have(signal: i32) {
+    let one = set([signal]);
+    // SAFETY: the structures outlive the calls; the default action is set before the signal is let in.
+    unsafe {
+        let old = libc::signal(signal, libc::SIG_DFL);
         libc::sigprocmask(libc::SIG_UNBLOCK, &one, std::ptr::null_mut());
         libc::sigprocmask(libc::SIG_BLOCK, &one, std::ptr::null_mut());
         libc::signal(signal, old);

@@ -539,7 +539,7 @@ impl Run {
             let ended = loop {
                 match sys::wait_change(pid) {
                     Ok(Change::Stopped(signal)) => front.stop(signal, &status),
-                    Ok(Change::GoesOn) => front.go_on(),
+                    Ok(Change::GoesOn) => front.go_on(pid),
                     Ok(Change::Ended(e)) => break e,
                     Err(_) => {
                         break Ended {
@@ -549,13 +549,16 @@ impl Run {
                     }
                 }
             };
-            front.go_on();
+            front.go_on(pid);
             *r.lock().unwrap_or_else(|e| e.into_inner()) = Some(ended);
             sys::set_event(&bell, true);
         });
         result
     }
 }
+
+/// So long a program that all of its group is stopped with may take to stop, before the front goes on as it does.
+const ABOUT_TO_STOP: Duration = Duration::from_secs(1);
 
 /// What is known of the front.
 struct Front {
@@ -585,15 +588,23 @@ impl Front {
 
     /// The shell lets the whole group go on; somebody else perhaps the program alone. The front may be
     /// about to stop only now, so once is not enough. While it runs it is left alone: our signal would take away
-    /// one to stop that it has not seen.
-    fn go_on(&self) {
+    /// one to stop that it has not seen. And so it is where the program has stopped again, or is about to: the front
+    /// may have been quicker.
+    fn go_on(&self, program: i32) {
+        let began = Instant::now();
         loop {
             let went = self.went_on.load(Acquire);
             if went == self.told.load(Acquire) || self.gone.load(Acquire) {
                 return;
             }
             if sys::may_be_stopped(self.number) {
-                self.process.go_on();
+                if sys::is_stopped(program) {
+                    return;
+                }
+                if !signals::stop_waits() || began.elapsed() > ABOUT_TO_STOP {
+                    signals::forget_stops();
+                    self.process.go_on();
+                }
             }
             futex::wait(&self.went_on, went, Some(10), Scope::Process);
         }

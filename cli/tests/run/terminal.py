@@ -49,7 +49,7 @@ while True:
 """)
 type_(RUN + "python3 " + program + "\n")
 see("ready")
-for _ in range(3):
+for _ in range(40):
     type_("\x1a")
     see("Stopped.*?" + PROMPT)
     type_("fg\n")
