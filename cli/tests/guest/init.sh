@@ -13,7 +13,7 @@ for module in $(cat /modules/order); do insmod /modules/$module || echo "no modu
 PROMOTE="hugeswap promote --from 1 --to 0"
 
 pass() { echo "PASS $1"; }
-fail() { echo "FAIL $1: $2"; tail -n 2 /run/log /run/err 2>/dev/null; }
+fail() { echo "FAIL $1: $2"; tail -n 12 /run/log /run/err 2>/dev/null; }
 # check NAME WHAT TEST...: the test must hold; WHAT is shown if not.
 check() {
     name=$1 what=$2
