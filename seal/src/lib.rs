@@ -47,7 +47,7 @@ mod page;
 mod parts;
 
 pub use keys::{Keys, Unwrap, Wrapped};
-pub use page::{init, open, seal, Page, Wrong};
+pub use page::{cipher_is_right, init, open, seal, Page, Wrong};
 pub use parts::{Key, Mode, Nonce, Tag, GENERATIONS};
 
 use hugeswap_mm::SwapEntry;

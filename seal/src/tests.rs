@@ -52,6 +52,11 @@ fn what_was_sealed_comes_back() {
 }
 
 #[test]
+fn the_cipher_computes_what_it_must() {
+    assert!(cipher_is_right());
+}
+
+#[test]
 fn every_bit_counts() {
     for mode in MODES {
         let s = Sealer::new(mode).unwrap();

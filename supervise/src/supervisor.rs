@@ -170,17 +170,29 @@ fn say_sizes(memory: &Chosen, devices: &[devices::Opened], total: Total) {
     }
 }
 
-/// Whether what goes to swap is encrypted; the processor must have instructions for it.
+/// Whether what goes to swap is encrypted; the processor must have instructions for it, and right ones.
 fn encrypts(args: &RunArgs) -> bool {
+    if args.no_encrypt {
+        return false;
+    }
     let able = is_x86_feature_detected!("aes") && is_x86_feature_detected!("avx");
     // The variable is for tests.
-    let able = able && env_flag("HUGESWAP_NO_AES") == 0;
-    if args.verbose && !args.no_encrypt && !able {
+    if !able || env_flag("HUGESWAP_NO_AES") != 0 {
+        if args.verbose {
+            errln!(
+                "hugeswap: this processor has no AES instructions: swap is checked, but not encrypted"
+            );
+        }
+        return false;
+    }
+    let right = hugeswap_seal::cipher_is_right();
+    if !right {
         errln!(
-            "hugeswap: this processor has no AES instructions: swap is checked, but not encrypted"
+            "hugeswap: warning: this processor's AES instructions give wrong results, as some emulators' do: \
+             swap is checked, but not encrypted"
         );
     }
-    able && !args.no_encrypt
+    right
 }
 
 /// UFFDIO_MOVE, since Linux 6.8.

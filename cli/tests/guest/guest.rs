@@ -128,7 +128,8 @@ impl Guest {
             // bytes: by this clock the emulation now and then goes on with wrong flags after one.
             "max,-erms,-fsrm,-cx16"
         } else {
-            "max"
+            // QEMU 7.2 computes these wrong, and hugeswap would not encrypt.
+            "max,-vaes"
         };
         qemu.args([TIMEOUT, "qemu-system-x86_64"]);
         if self.counted {

@@ -150,7 +150,12 @@ fn a_kernel_without_the_event_for_reads() {
 /// Pages leave by copying there.
 #[test]
 fn a_kernel_that_does_not_move_pages() {
-    let names = ["run-is-right", "run-swaps", "run-keeps-its-limit"];
+    let names = [
+        "run-is-right",
+        "run-encrypts",
+        "run-swaps",
+        "run-keeps-its-limit",
+    ];
     Guest::new(ACTIVATIONS)
         .with_the_hosts_clock()
         .run(&["run"])

@@ -24,6 +24,8 @@ pub const KEPT: u8 = 8;
 #[derive(Clone, Copy)]
 pub struct Page {
     pub cell: [u32; CELLS],
+    /// What each held before its last write, for messages.
+    pub was: [u32; CELLS],
     pub prot: u8,
     pub flags: u8,
 }
@@ -119,6 +121,7 @@ impl Shadow {
         let id = self.free_ids[self.free];
         self.page[id as usize] = Page {
             cell: [0; CELLS],
+            was: [0; CELLS],
             prot,
             flags: 0,
         };
@@ -165,6 +168,7 @@ impl Shadow {
         self.each(p, |g| {
             *g = Page {
                 cell: [0; CELLS],
+                was: [0; CELLS],
                 prot: RW,
                 flags: 0,
             }

@@ -107,7 +107,11 @@ impl World {
             "page {i} of {pages} at {:p}: {wrong} of 512 words differ, word {k} is {found:#x}, not {:#x}{}",
             here.as_ptr(),
             want[k],
-            if is_zero { "; the page is zeros" } else { "" }
+            match found == shadow::word(g.was[k * 8 / CELL], k % (CELL / 8)) {
+                _ if is_zero => "; the page is zeros",
+                true => "; it is what was there before the last write",
+                false => "",
+            }
         ));
     }
 
@@ -150,7 +154,9 @@ impl World {
         let cells = if g.flags & FREED != 0 { CELLS } else { cells };
         g.flags &= !FREED;
         for n in 0..cells {
-            g.cell[(first + n) % CELLS] = mix(v + n as u64) as u32;
+            let c = (first + n) % CELLS;
+            g.was[c] = g.cell[c];
+            g.cell[c] = mix(v + n as u64) as u32;
         }
     }
 

@@ -6,6 +6,8 @@ hugeswap-difftest --no-shrink --without direct,uring,splice,vm-readv --seed 7 --
     > /run/log 2> /run/err
 status=$?
 check run-is-right "it ended with $status" [ $status = 0 ]
+said=$(hugeswap run --memory 64M --swap ram -- hugeswap --version 2>&1 | grep AES)
+check run-encrypts "$said" [ -z "$said" ]
 of_run() { sed -n "s/.*\"$1\": *\([0-9]*\).*/\1/p" /run/stats; }
 out=$(of_run pswpout) peak=$(of_run peak_resident_bytes)
 check run-swaps "$out pages out" [ "${out:-0}" -gt 1000 ]
