@@ -3,13 +3,29 @@
 use super::plan::Plan;
 use super::swapin::Whole;
 use super::{Frame, SwapCache};
-use crate::mm::{copy, PageMask, Pmd, PAGE_SIZE};
-use crate::policy::{List, ZERO_FILL};
+use crate::mm::{copy, PageMask, Pmd, PAGE_SIZE, PMD_NR};
+use crate::policy::{Huge, List, ZERO_FILL, ZERO_FILL_MAX};
 use crate::vma::RangeGuard;
 
 impl SwapCache {
+    /// A page that was never touched: `new` pages of zeros, a folio or a power of two.
+    pub(super) fn touch_new(
+        &self,
+        pmd: Pmd,
+        g: &mut RangeGuard<'_>,
+        page: usize,
+        new: usize,
+        frame: &mut Option<(Frame, bool)>,
+    ) -> Plan {
+        let unused = g.used().is_empty() && g.writable.is_full();
+        if unused && g.hints.huge != Huge::Unwanted && new >= PMD_NR {
+            return self.first_touch(pmd, g, page, frame);
+        }
+        self.zero_fill(pmd, g, page, new.min(ZERO_FILL_MAX))
+    }
+
     /// A zeroed huge page for a range that was never touched.
-    pub(super) fn first_touch(
+    fn first_touch(
         &self,
         pmd: Pmd,
         g: &mut RangeGuard<'_>,
@@ -43,13 +59,7 @@ impl SwapCache {
     }
 
     /// Zeros for the page and those of its neighbours, `n` in all, that were never touched either.
-    pub(super) fn zero_fill(
-        &self,
-        pmd: Pmd,
-        g: &mut RangeGuard<'_>,
-        page: usize,
-        n: usize,
-    ) -> Plan {
+    fn zero_fill(&self, pmd: Pmd, g: &mut RangeGuard<'_>, page: usize, n: usize) -> Plan {
         let used = g.used();
         let untouched = PageMask::FULL.minus(used);
         let run = if g.writable.has(page) {

@@ -24,6 +24,7 @@ mod slots;
 mod swapin;
 mod swapoff;
 mod swapout;
+mod way;
 mod zswap;
 
 pub use ahead::Ahead;

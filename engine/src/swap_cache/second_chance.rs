@@ -60,12 +60,6 @@ impl SwapCache {
         self.copy_back(pmd, g, page, unit.of(there, page))
     }
 
-    /// Whether a page of an inactive range can be read while the frame goes on holding others: the
-    /// rest of a range that is used in pieces may leave.
-    pub(super) fn may_fill_inactive(&self, g: &RangeGuard<'_>, page: usize) -> bool {
-        !g.huge && !g.salvage && g.swapped.minus(g.present).minus(g.moving).has(page)
-    }
-
     /// Moves pages of an inactive range to the program; false if some of them can't be.
     fn move_back(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) -> bool {
         let frame = Frame(g.buffer);

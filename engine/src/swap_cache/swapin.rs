@@ -1,12 +1,22 @@
 //! The way down: a page is needed.
 
 use super::plan::Plan;
+use super::way::{First, Seen, Way};
 use super::{Dir, FillBuffers, Frame, SwapCache};
 use crate::mm::{PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::policy::intake::{soon, Found, Miss, Place};
-use crate::policy::{Huge, Unit, ZERO_FILL_MAX};
+use crate::policy::Unit;
 use crate::sys::uffd::PageFault;
 use crate::vma::{IoState, RangeGuard};
+
+/// Where the page is in memory already.
+fn place_without_read<'f>(g: &RangeGuard<'_>) -> Place<'f> {
+    Place {
+        present: g.present,
+        hints: g.hints,
+        miss: None,
+    }
+}
 
 /// What became of moving a frame in as a whole.
 pub(super) enum Whole {
@@ -38,83 +48,66 @@ impl SwapCache {
             }
         };
         let mut g = r.lock();
-        let compressed = g.compressed.has(page) && !f.wp;
-        match g.io() {
-            IoState::Idle | IoState::Inactive | IoState::Filling | IoState::Writing
-                if compressed =>
-            {
+        let (first, way) = Seen::of(&g, page, f.wp).way();
+        match first {
+            First::Nothing => {}
+            First::Settle => self.settle(pmd, &mut g),
+            First::Forget => {
+                self.drop_ahead(&mut g);
+            }
+        }
+        match way {
+            Way::Wait => {
+                if g.io() == IoState::Writing {
+                    self.stats().writeback_wait.inc();
+                }
+                g.wanted = true;
+                Plan::Wait
+            }
+            Way::Decompress => {
                 let unit = self.ask(&mut g, unit);
                 if g.io() == IoState::Idle && !g.salvage && Self::is_whole(unit, &g) {
                     return self.begin_whole(&mut g, frame);
                 }
-                return self.load(pmd, &mut g, page, unit, buffers);
+                self.load(pmd, &mut g, page, unit, buffers)
             }
-            IoState::Idle => {}
-            IoState::Ahead if compressed || g.moving.has(page) => {
-                return self.map_ahead(pmd, &mut g)
+            Way::MapAhead => self.map_ahead(pmd, &mut g),
+            Way::Rescue => {
+                let unit = unit(place_without_read(&g));
+                self.touch_inactive(pmd, &mut g, page, unit)
             }
-            IoState::Inactive | IoState::Writing
-                if !f.wp && g.moving.minus(g.present).has(page) =>
-            {
-                let unit = unit(Place {
-                    present: g.present,
-                    hints: g.hints,
-                    miss: None,
-                });
-                return match g.io() {
-                    IoState::Writing => self.touch_writing(pmd, &mut g, page, unit),
-                    _ => self.touch_inactive(pmd, &mut g, page, unit),
-                };
+            Way::CopyBack => {
+                let unit = unit(place_without_read(&g));
+                self.touch_writing(pmd, &mut g, page, unit)
             }
-            // What needs no read has nothing to do with what the frame holds.
-            IoState::Inactive | IoState::Writing if !g.swapped.minus(g.present).has(page) => {}
-            IoState::Inactive if self.may_fill_inactive(&g, page) => {
+            Way::ReadBeside => {
                 let unit = self.ask(&mut g, unit);
                 if Self::is_whole(unit, &g) {
                     self.settle(pmd, &mut g);
                     return self.begin_whole(&mut g, frame);
                 }
-                return self.begin_fill(&mut g, pmd, page, unit, buffers);
+                self.begin_fill(&mut g, pmd, page, unit, buffers)
             }
-            IoState::Inactive => self.settle(pmd, &mut g),
-            IoState::Ahead => {
-                self.drop_ahead(&mut g);
-            }
-            io => {
-                if io == IoState::Writing {
-                    self.stats().writeback_wait.inc();
+            Way::Read => {
+                let unit = match g.salvage {
+                    true => Unit::Pages(1),
+                    false => self.ask(&mut g, unit),
+                };
+                if Self::is_whole(unit, &g) {
+                    return self.begin_whole(&mut g, frame);
                 }
-                g.wanted = true;
-                return Plan::Wait;
+                self.begin_fill(&mut g, pmd, page, unit, buffers)
             }
-        }
-        if f.wp || g.present.has(page) {
-            return self.recheck(pmd, page, f.wp);
-        }
-        if g.swapped.has(page) {
-            let unit = if g.salvage {
-                Unit::Pages(1)
-            } else {
-                self.ask(&mut g, unit)
-            };
-            if Self::is_whole(unit, &g) {
-                return self.begin_whole(&mut g, frame);
+            Way::Recheck => self.recheck(pmd, page, f.wp),
+            Way::Poison => {
+                // A message from before the page was poisoned, or the program dropped the marker by a
+                // call that we do not see: either way it finds the poison when it looks again.
+                let _ = self.poison(pmd, PageMask::of(page..page + 1));
+                self.program().wake(pmd.page_addr(page), PAGE_SIZE);
+                Plan::Served
             }
-            return self.begin_fill(&mut g, pmd, page, unit, buffers);
+            Way::New => self.touch_new(pmd, &mut g, page, new, frame),
         }
-        if g.lost.has(page) {
-            // A message from before the page was poisoned, or the program dropped the marker by a
-            // call that we do not see: either way it finds the poison when it looks again.
-            let _ = self.poison(pmd, PageMask::of(page..page + 1));
-            self.program().wake(pmd.page_addr(page), PAGE_SIZE);
-            return Plan::Served;
-        }
-        let used = g.used();
-        let folio = used.is_empty() && g.writable.is_full() && g.hints.huge != Huge::Unwanted;
-        if folio && new >= PMD_NR {
-            return self.first_touch(pmd, &mut g, page, frame);
-        }
-        self.zero_fill(pmd, &mut g, page, new.min(ZERO_FILL_MAX))
     }
 
     /// Where a page is that a fault has come for.
