@@ -49,8 +49,11 @@ const FULL_NS: u64 = 100_000_000;
 const BUFFERS_NS: u64 = 1_000_000_000;
 /// Ranges whose compressed pages go on at a time, at most.
 const WRITE_BACKS: usize = 16;
-/// How long reclaim rests after a round in which it could do nothing.
+/// How long reclaim rests after a round in which it could do nothing; where there is nothing to do; and while the
+/// program has no memory of ours.
 const IDLE_MS: u64 = 2;
+const REST_MS: u64 = 100;
+const REST_UNUSED_MS: u64 = 1000;
 /// A request's tag: the transfer's place, and which pages of it.
 const TAG_BITS: u32 = 16;
 
@@ -190,34 +193,26 @@ impl<'e> Reclaim<'e> {
         self.prepare();
         if self.in_flight() > 0 {
             self.reap(true);
-        } else if self.swapoff.is_active() {
-            futex::wait(
-                &self.kick.proc().limit_seq,
-                seq,
-                Some(IDLE_MS),
-                Scope::Shared,
-            );
-        } else if self.cache.free_pages() >= self.kick.high_pages()
-            || self.cache.is_stuck()
-            || self.is_paused()
-            || self.cache.lru.is_empty() && self.inactive.len == 0
-        {
-            let busy = self.cache.charge.charged() > 0;
-            let ms = if self.kick.near() != 0 {
-                watch::PERIOD_MS
-            } else if busy {
-                100
-            } else {
-                1000
-            };
+        } else if let Some(ms) = self.rest() {
             futex::wait(&self.kick.proc().limit_seq, seq, Some(ms), Scope::Shared);
-        } else if self.idle {
-            futex::wait(
-                &self.kick.proc().limit_seq,
-                seq,
-                Some(IDLE_MS),
-                Scope::Shared,
-            );
+        }
+    }
+
+    /// How long there is nothing to do, in milliseconds, if nobody calls.
+    fn rest(&self) -> Option<u64> {
+        let c = self.cache;
+        let enough = c.free_pages() >= self.kick.high_pages();
+        let nothing = c.lru.is_empty() && self.inactive.len == 0;
+        if self.swapoff.is_active() {
+            Some(IDLE_MS)
+        } else if enough || nothing || c.is_stuck() || self.is_paused() {
+            Some(match self.kick.near() {
+                0 if c.charge.charged() > 0 => REST_MS,
+                0 => REST_UNUSED_MS,
+                _ => watch::PERIOD_MS,
+            })
+        } else {
+            self.idle.then_some(IDLE_MS)
         }
     }
 
@@ -252,71 +247,21 @@ impl<'e> Reclaim<'e> {
 
     /// Evicts until enough is free or on its way.
     fn shrink(&mut self) {
-        let p = self.kick.proc();
-        let free = self.cache.free_pages();
-        if free >= self.kick.low_pages() {
-            p.pressed.store(0, Relaxed);
-        } else if p.pressed.swap(1, Relaxed) == 0 {
-            self.cache.charge.call();
-        }
+        self.say_pressed();
         // Above the limit (it may have been lowered), ready folios go first.
         while self.cache.charge.room() < 0 && self.cache.release_ready() {}
         if self.cache.charge.room() < 0 {
             self.release_buffers();
         }
-
         if self.is_paused() {
             return self.stuck();
         }
         if self.cache.full.load(Relaxed) && now_ns() - self.full_since_ns > FULL_NS {
             self.cache.full.store(false, Relaxed);
         }
-        let mut looked = self.cache.lru.len() + self.inactive.len + 1;
-        let mut evicted = false;
-        let mut staged = self.staged();
-        self.awaits_swap = false;
-        let asked = self.cache.asked.swap(0, Relaxed);
-        if asked > 0 && self.asked == 0 {
-            // What the program asked for comes after what was inactive before.
-            self.asked = self.inactive.len;
-        }
-        self.asked += asked;
-        while (self.to_come() < self.kick.high_pages() || self.asked > 0) && looked > 0 {
-            looked -= 1;
-            if !self.has_swap() {
-                break;
-            }
-            self.write_back(&mut evicted);
-            self.deactivate_some(&mut staged);
-            let Some(slot) = self.write_slot() else {
-                return;
-            };
-            let Some(pmd) = self.inactive.pop() else {
-                break;
-            };
-            self.asked = self.asked.saturating_sub(1);
-            staged = staged.saturating_sub(self.cache.staged(pmd));
-            match self.cache.start_write(pmd, To::Memory, self.devices) {
-                Start::Write(w) => {
-                    evicted = true;
-                    self.transfer(slot, Op::Write, w);
-                    if self.failed_in_row >= FAILED_MANY {
-                        // One at a time, to see whether they work again.
-                        return;
-                    }
-                }
-                Start::Clean => {
-                    evicted = true;
-                    self.kick.made_progress();
-                }
-                Start::Active => {}
-                Start::Busy => {
-                    self.inactive.push(pmd);
-                    staged += self.cache.staged(pmd);
-                }
-                Start::Full => self.note_full(),
-            }
-        }
+        let Some(evicted) = self.evict() else {
+            return;
+        };
         self.idle = !evicted && self.in_flight() == 0;
         if self.awaits_swap {
             // What leaves has no place until then, and whoever wants memory waits.
@@ -334,6 +279,66 @@ impl<'e> Reclaim<'e> {
         } else if evicted || self.cache.free_pages() >= self.kick.low_pages() {
             self.cache.end_grace();
         }
+    }
+
+    /// Has the supervisor know when memory becomes short, and when it no longer is.
+    fn say_pressed(&self) {
+        let pressed = &self.kick.proc().pressed;
+        if self.cache.free_pages() >= self.kick.low_pages() {
+            pressed.store(0, Relaxed);
+        } else if pressed.swap(1, Relaxed) == 0 {
+            self.cache.charge.call();
+        }
+    }
+
+    /// Begins to write what is inactive until enough will be free; looks at no range twice. Says whether anything
+    /// leaves. None where another write has to end first.
+    fn evict(&mut self) -> Option<bool> {
+        let mut looked = self.cache.lru.len() + self.inactive.len + 1;
+        let mut evicted = false;
+        let mut staged = self.staged();
+        self.awaits_swap = false;
+        let asked = self.cache.asked.swap(0, Relaxed);
+        if asked > 0 && self.asked == 0 {
+            // What the program asked for comes after what was inactive before.
+            self.asked = self.inactive.len;
+        }
+        self.asked += asked;
+        while (self.to_come() < self.kick.high_pages() || self.asked > 0) && looked > 0 {
+            looked -= 1;
+            if !self.has_swap() {
+                break;
+            }
+            self.write_back(&mut evicted);
+            self.deactivate_some(&mut staged);
+            let slot = self.write_slot()?;
+            let Some(pmd) = self.inactive.pop() else {
+                break;
+            };
+            self.asked = self.asked.saturating_sub(1);
+            staged = staged.saturating_sub(self.cache.staged(pmd));
+            match self.cache.start_write(pmd, To::Memory, self.devices) {
+                Start::Write(w) => {
+                    evicted = true;
+                    self.transfer(slot, Op::Write, w);
+                    if self.failed_in_row >= FAILED_MANY {
+                        // One at a time, to see whether they work again.
+                        return None;
+                    }
+                }
+                Start::Clean => {
+                    evicted = true;
+                    self.kick.made_progress();
+                }
+                Start::Active => {}
+                Start::Busy => {
+                    self.inactive.push(pmd);
+                    staged += self.cache.staged(pmd);
+                }
+                Start::Full => self.note_full(),
+            }
+        }
+        Some(evicted)
     }
 
     /// Whether there is room in swap or compressed memory, or none to be had: that only the supervisor can say. Without it

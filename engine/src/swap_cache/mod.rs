@@ -8,6 +8,7 @@ mod ahead;
 mod clean;
 mod collapse;
 mod copy_in;
+mod deactivate;
 mod fill;
 mod first_touch;
 mod frames;
@@ -25,9 +26,11 @@ mod swapin;
 mod swapoff;
 mod swapout;
 mod way;
+mod writeback;
 mod zswap;
 
 pub use ahead::Ahead;
+pub use deactivate::Victim;
 pub use fill::FillBuffers;
 pub use frames::{Frame, Frames, MAX_FRAMES};
 pub use gather::{Gather, Plan as GatherPlan};
@@ -38,7 +41,7 @@ pub use plan::Plan;
 pub use seals::{SealBuffers, Source};
 pub use slots::{DeviceSet, NoSlots, SwapSlots};
 pub use swapoff::Leave;
-pub use swapout::{Start, To, Transfer, Victim};
+pub use swapout::{Start, To, Transfer};
 pub use zswap::{WriteBack, Zswap, WRITE_BACK};
 
 use clean::KeepFolios;

@@ -1,0 +1,230 @@
+//! The way up begins: pages are taken out of the program.
+
+use super::{Dir, Frame, Moved, SwapCache};
+use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_SIZE};
+use crate::policy::List;
+use crate::sys::{mem, Errno};
+use crate::vma::{IoState, Range, RangeGuard};
+use core::sync::atomic::Ordering::Relaxed;
+
+/// Pages that are copied out at a time, where they cannot be moved.
+const COPY_MAX: usize = 64;
+
+/// What came of trying to evict a range.
+///
+/// Pages leave by UFFDIO_MOVE, which refuses pages that something holds for I/O. Without it (before
+/// Linux 6.8) they are protected against writing, copied, and dropped with MADV_DONTNEED. But
+/// protection stops only who comes through the page table. Whoever pinned the page before (a direct
+/// read in flight, buffers registered with io_uring or a device) goes on writing into the page
+/// that was dropped, and the program never sees the data; and user space cannot see a pin. So pages are
+/// copied out only as long as the run's guard (`supervise/src/zero_copy.rs`) has seen no call by which
+/// the program could have pinned any. The guard is asked after the pages are protected: whoever is
+/// let through afterwards must fault on a protected page first, and waits.
+pub enum Victim {
+    /// Its pages are in a frame, out of the program's reach; see `start_write`.
+    Inactive,
+    /// Nothing to do here, now.
+    Skip,
+    /// All frames are in use; finish some writes first.
+    NoFrame,
+}
+
+impl SwapCache {
+    /// Takes pages of a range (popped from the LRU list) out of the program: a folio as a whole, of others
+    /// those whose turn it is. Whoever touches one before it is written gets it back at once: that is the
+    /// second chance.
+    pub fn deactivate(&self, pmd: Pmd) -> Victim {
+        let Some(r) = self.ranges.get(pmd) else {
+            return Victim::Skip;
+        };
+        let mut g = r.lock();
+        g.listed = false;
+        self.stats().pgscan.inc();
+        let (out, mut g) = self.try_deactivate(pmd, r, g);
+        // Whatever stays resident stays on the list.
+        self.became_present(pmd, &mut g, PageMask::EMPTY);
+        let wanted = g.io() == IoState::Idle && core::mem::take(&mut g.wanted);
+        drop(g);
+        if wanted {
+            self.program().wake(pmd.addr(), PMD_SIZE);
+        }
+        out
+    }
+
+    fn try_deactivate<'r>(
+        &self,
+        pmd: Pmd,
+        r: &'r Range,
+        mut g: RangeGuard<'r>,
+    ) -> (Victim, RangeGuard<'r>) {
+        let mut pages = g.present.and(g.writable);
+        let all = core::mem::take(&mut g.asked) || g.huge || g.list == List::Walk;
+        if !all && g.io() == IoState::Idle {
+            pages = g.credit.take(pages);
+        }
+        if g.io() != IoState::Idle || pages.is_empty() || !self.can_take() {
+            return (Victim::Skip, g);
+        }
+        if self.full.load(Relaxed) && !pages.minus(g.swapped).is_empty() {
+            return (Victim::Skip, g);
+        }
+        let Some(frame) = self.frames.take_empty() else {
+            return (Victim::NoFrame, g);
+        };
+        let whole = g.is_whole();
+        g.held = pages;
+        g.frame = frame.0;
+        let mut out = if self.abilities.mv {
+            self.move_until(Dir::Out, pmd, frame, pages, true)
+        } else {
+            // Faults on the range wait meanwhile, ours too, should a page have been dropped.
+            g.set_io(IoState::Leaving);
+            drop(g);
+            let out = self.copy_out(pmd, frame, pages);
+            g = r.lock();
+            g.set_io(IoState::Idle);
+            out
+        };
+        if out.busy {
+            self.account_moved(pmd, &mut g, &out);
+            let left = g.present.and(pages);
+            // Faults on the range wait while this goes on without the lock: should the program
+            // have dropped a page behind our back, the handler must be able to serve us.
+            g.set_io(IoState::Leaving);
+            drop(g);
+            self.unshare(pmd, left);
+            g = r.lock();
+            g.set_io(IoState::Idle);
+            pages = left;
+            let more = self.move_pages(Dir::Out, pmd, frame, pages);
+            self.account_moved(pmd, &mut g, &more);
+            out.moved = out.moved.or(more.moved);
+        } else {
+            self.account_moved(pmd, &mut g, &out);
+        }
+        g.moving = PageMask::EMPTY;
+        if out.moved.is_empty() {
+            g.held = PageMask::EMPTY;
+            self.frames.put_empty(frame);
+            return (Victim::Skip, g);
+        }
+        if !(whole && out.moved.is_full()) {
+            g.huge = false;
+        }
+        g.moving = out.moved;
+        g.buffer = frame.0;
+        g.set_io(IoState::Inactive);
+        g.held = PageMask::EMPTY;
+        if g.wanted {
+            // Touched while it was being unshared.
+            self.settle(pmd, &mut g);
+            return (Victim::Skip, g);
+        }
+        (Victim::Inactive, g)
+    }
+
+    /// Pages of an inactive range that have not come back.
+    pub fn staged(&self, pmd: Pmd) -> usize {
+        self.ranges.get(pmd).map_or(0, |r| {
+            let g = r.lock();
+            match g.io() {
+                IoState::Inactive => g.moving.minus(g.present).count(),
+                IoState::Filling => g.held.minus(g.present).count(),
+                _ => 0,
+            }
+        })
+    }
+
+    /// Whether pages of the program can be taken out without losing what is written to them.
+    pub fn can_take(&self) -> bool {
+        self.abilities.mv || self.charge.control.may_recycle()
+    }
+
+    /// Copies pages to the frame and drops them. The caller keeps everybody else from the range.
+    fn copy_out(&self, pmd: Pmd, frame: Frame, pages: PageMask) -> Moved {
+        let mut out = Moved::default();
+        // So much is there twice for a moment.
+        self.charge.charge(COPY_MAX);
+        for run in pages.runs() {
+            let mut at = run.start;
+            let mut step = COPY_MAX;
+            while at < run.end {
+                let part = at..run.end.min(at + step);
+                match self.copy_part_out(pmd, frame, &part) {
+                    Ok(()) => out.moved = out.moved.or(PageMask::of(part.clone())),
+                    Err(_) if part.len() > 1 => {
+                        step = 1;
+                        continue;
+                    }
+                    // Not mapped any more: a child has not all that its parent has.
+                    Err(Errno::ENOENT | Errno(libc::EFAULT)) => {
+                        self.stats().move_hole.inc();
+                        out.holes = out.holes.or(PageMask::of(part.clone()));
+                    }
+                    Err(_) => {}
+                }
+                at = part.end;
+            }
+        }
+        self.charge.uncharge(COPY_MAX);
+        if out.moved.is_empty() {
+            self.frames.clear(frame, true, self.staging());
+        } else {
+            self.frames.drop_pages(frame, pages.minus(out.moved));
+        }
+        out
+    }
+
+    fn copy_part_out(
+        &self,
+        pmd: Pmd,
+        frame: Frame,
+        part: &core::ops::Range<usize>,
+    ) -> Result<(), Errno> {
+        let (at, len) = (pmd.page_addr(part.start), part.len() * PAGE_SIZE);
+        let to = (self.frames.addr(frame) + part.start * PAGE_SIZE) as *mut u8;
+        let protect = |on: bool| self.program().write_protect(at, len, on);
+        let gone = protect(true).and_then(|()| {
+            // Asked when nobody can write any more.
+            if !self.can_take() {
+                return Err(Errno::EBUSY);
+            }
+            // SAFETY: the frame is ours.
+            unsafe { mem::copy_from_program(at, to, len) }?;
+            // SAFETY: all of the pages were copied.
+            unsafe { mem::madvise(at, len, libc::MADV_DONTNEED) }.inspect_err(|_| {
+                // Some of them may be gone all the same: they come back, the others are there.
+                let frame = self.frames.addr(frame) as *const u8;
+                self.copy_in(pmd, PageMask::of(part.clone()), frame);
+            })
+        });
+        if gone.is_err() {
+            let _ = protect(false);
+        }
+        gone
+    }
+
+    pub(super) fn account_moved(&self, pmd: Pmd, g: &mut RangeGuard<'_>, out: &Moved) {
+        // What was dropped reads as zeros, not as what its slot still has.
+        self.forget_slots(pmd, g, out.holes);
+        g.present = g.present.minus(out.holes).minus(out.moved);
+        self.charge.uncharge(out.holes.count());
+    }
+
+    /// Makes pages this process's own that it shares since a fork, as a write to them would:
+    /// UFFDIO_MOVE takes only such. Pages that are pinned stay so, and are refused again.
+    fn unshare(&self, pmd: Pmd, pages: PageMask) {
+        const MADV_POPULATE_WRITE: i32 = 23;
+        self.stats().pgunshare.add(pages.count() as u64);
+        for run in pages.runs() {
+            // SAFETY: contents do not change; a page that is missing is served by the handler.
+            let _ = unsafe {
+                mem::madvise(
+                    pmd.page_addr(run.start),
+                    run.len() * PAGE_SIZE,
+                    MADV_POPULATE_WRITE,
+                )
+            };
+        }
+    }
+}
