@@ -4,7 +4,7 @@ use hugeswap_mm::PMD_NR;
 
 /// This part of memory is inactive: long enough for what is hot to be touched there. With more, what is
 /// touched now and then is taken for hot as well.
-const PART: i64 = 20;
+const PART: i64 = 12;
 /// Ranges that are inactive at least.
 const LEAST: usize = 2;
 /// Times that pages can be spared when their turn comes, and once more.
@@ -38,9 +38,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_twentieth_is_staged_and_two_ranges_at_least() {
-        assert!(wants_more(20_000, 999, 9) && !wants_more(20_000, 1000, 2));
-        assert!(wants_more(20_000, 1000, 1) && wants_more(-5, 0, 0));
+    fn a_twelfth_is_staged_and_two_ranges_at_least() {
+        assert!(wants_more(12_000, 999, 9) && !wants_more(12_000, 1000, 2));
+        assert!(wants_more(12_000, 1000, 1) && wants_more(-5, 0, 0));
     }
 
     #[test]
