@@ -36,6 +36,7 @@ pub use hugeswap_vma as vma;
 pub use hugeswap_vma::dump;
 
 pub mod swap_cache;
+pub mod swap_io;
 
 pub mod fault;
 pub mod reclaim;

@@ -11,12 +11,13 @@ mod record;
 mod spin;
 mod transfer;
 
-use crate::device::{Device, Queue};
+use crate::device::Device;
 use crate::mm::{PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR};
 use crate::policy::intake::{Arrival, Fault, ReadAhead, Stride};
 use crate::policy::Intake;
 use crate::pressure::Kick;
 use crate::swap_cache::{Ahead, FillBuffers, Frame, Gather, Plan, SwapCache, MAX_FRAMES};
+use crate::swap_io::SwapIo;
 use crate::sys::thread::now_ns;
 use crate::sys::uffd::{Msg, PageFault};
 use crate::sys::{syscall, Errno};
@@ -43,11 +44,9 @@ const AHEAD_LOOK: i32 = 64;
 pub struct Handler<'e> {
     cache: &'e SwapCache,
     kick: Kick<'e>,
-    queues: Vec<Box<dyn Queue>>,
+    io: SwapIo<Transfer, DEPTH>,
     buffers: FillBuffers,
     gathers: [Gather; GATHERS],
-    transfers: [Option<Transfer>; DEPTH],
-    in_flight: usize,
     intake: Intake,
     ahead: AheadQueue,
     spin: Spin,
@@ -93,18 +92,12 @@ impl<'e> Handler<'e> {
         devices: &[Box<dyn Device>],
         kick: Kick<'e>,
     ) -> Result<Self, Errno> {
-        let mut queues = Vec::with_capacity(devices.len());
-        for d in devices {
-            queues.push(d.queue(DEPTH as u32).map_err(|_| Errno::ENOMEM)?);
-        }
         Ok(Handler {
             cache,
             kick,
-            queues,
+            io: SwapIo::new(devices, DEPTH)?,
             buffers: FillBuffers::new()?,
             gathers: [Gather::new()?, Gather::new()?],
-            transfers: [const { None }; DEPTH],
-            in_flight: 0,
             intake: Intake::default(),
             ahead: AheadQueue::new(),
             spin: Spin::new(),
@@ -159,10 +152,10 @@ impl<'e> Handler<'e> {
                 self.serve(&f);
             }
         }
-        self.kick_queues();
+        self.io.kick();
         self.kick.looked();
         let found = self.reap(false) || n > 0;
-        if !found && self.in_flight == 0 {
+        if !found && self.io.in_flight() == 0 {
             self.near.looked_in_vain();
         }
         found
@@ -173,7 +166,7 @@ impl<'e> Handler<'e> {
         if !self.spin.may() {
             return false;
         }
-        let limit = if self.in_flight > 0 {
+        let limit = if self.io.in_flight() > 0 {
             SPIN_READ_NS
         } else {
             SPIN_NS
@@ -205,8 +198,8 @@ impl<'e> Handler<'e> {
 
     /// Waits until no transfer of the handler is in flight and nothing is held ahead.
     pub fn drain(&mut self) {
-        while self.in_flight > 0 {
-            self.kick_queues();
+        while self.io.in_flight() > 0 {
+            self.io.kick();
             self.reap(true);
         }
         while self.drop_oldest_ahead() {}
@@ -219,14 +212,6 @@ impl<'e> Handler<'e> {
         let gathers = self.gathers.iter().map(Gather::touched);
         let own = self.buffers.touched() + gathers.sum::<usize>();
         self.cache.uncharge_own(own);
-    }
-
-    fn kick_queues(&mut self) {
-        if self.in_flight > 0 {
-            for q in &mut self.queues {
-                q.kick();
-            }
-        }
     }
 
     fn flush_record(&mut self) {
@@ -246,14 +231,10 @@ impl<'e> Handler<'e> {
         // The kernel passes over a number below zero.
         fds[1].fd = self.link;
         let mut n = 2;
-        let behind = self.queues.iter().any(|q| q.is_behind());
-        for q in &self.queues {
-            if q.in_flight() > 0 {
-                if let Some(fd) = q.poll_fd() {
-                    fds[n].fd = fd;
-                    n += 1;
-                }
-            }
+        let behind = self.io.is_behind();
+        for fd in self.io.poll_fds() {
+            fds[n].fd = fd;
+            n += 1;
         }
         let moment = libc::timespec {
             tv_sec: 0,
@@ -375,7 +356,7 @@ impl<'e> Handler<'e> {
                 return false;
             }
             Plan::NeedBuffer => {
-                self.kick_queues();
+                self.io.kick();
                 self.reap(true);
                 return false;
             }
@@ -469,18 +450,18 @@ impl<'e> Handler<'e> {
             while !self.begin_ahead(pmd, Ahead::Said) {
                 if waits == 0 {
                     self.end_stall(stalled);
-                    return self.kick_queues();
+                    return self.io.kick();
                 }
                 waits -= 1;
                 self.wait_for_memory(&mut stalled);
             }
         }
         self.end_stall(stalled);
-        self.kick_queues();
+        self.io.kick();
     }
 
     fn is_full_ahead(&self) -> bool {
-        self.ahead.len() >= AHEAD_MAX || self.in_flight >= DEPTH / 2
+        self.ahead.len() >= AHEAD_MAX || self.io.in_flight() >= DEPTH / 2
     }
 
     fn drop_oldest_ahead(&mut self) -> bool {
@@ -509,7 +490,7 @@ impl<'e> Handler<'e> {
             self.kick.set_starving(true);
         }
         self.kick.kick();
-        self.kick_queues();
+        self.io.kick();
         self.serve_reclaim();
         if !self.reap(false) {
             self.kick.wait_for_progress();

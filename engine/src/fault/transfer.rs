@@ -1,9 +1,10 @@
 //! Reads on their way: from the plan of what to read to the pages' being there.
 
 use super::Handler;
-use crate::device::{Completion, Op, Request};
+use crate::device::Op;
 use crate::mm::{PageMask, Pmd, SwapEntry, SwapPlace, PAGE_SIZE, PMD_NR};
 use crate::swap_cache::{Frame, Gather, GatherPlan, Source};
+use crate::swap_io::{Ended, Part};
 use crate::sys::thread::now_ns;
 
 /// Transfers that the handler has in flight at most.
@@ -20,9 +21,6 @@ pub struct Transfer {
     whole: bool,
     pages: usize,
     start_ns: u64,
-    /// Requests that are not complete, and one more as long as they are being made.
-    pending: u32,
-    failed: bool,
 }
 
 /// Where to read: a frame, in which each page has its place, or a fill buffer, in which they lie one
@@ -51,35 +49,36 @@ impl Handler<'_> {
         let to = self.place_of(&read);
         let whole = matches!(read.to, To::Frame(_));
         let slot = loop {
-            match self.transfers.iter().position(Option::is_none) {
-                Some(i) => break i,
-                None => {
-                    self.kick_queues();
-                    self.reap(true);
-                }
+            if let Some(slot) = self.io.free().next() {
+                break slot;
             }
+            self.io.kick();
+            self.reap(true);
         };
-        self.transfers[slot] = Some(Transfer {
+        let transfer = Transfer {
             pmd: read.pmd,
             whole,
             pages: read.pages.count(),
             start_ns: read.start_ns,
-            pending: 1,
-            failed: false,
-        });
-        self.in_flight += 1;
+        };
+        self.io.begin(slot, transfer);
         let gathered = self.submit_gathered(slot, &read);
         let rest = read.pages.minus(gathered);
         for piece in self.cache.pieces(read.pmd, read.entry, rest) {
-            let (start, n) = (piece.pages.start, piece.pages.len());
-            let addr = to.addr(start) as *mut u8;
-            let target = (read.page.clamp(start, start + n - 1) - start) * PAGE_SIZE;
-            self.request(slot, piece.entry, n, addr, target);
+            let (start, end) = (piece.pages.start, piece.pages.end);
+            let part = Part {
+                op: Op::Read,
+                device: piece.entry.device().index(),
+                offset: piece.entry.byte_offset(),
+                nr: end - start,
+                addr: to.addr(start) as *mut u8,
+                pages: piece.pages,
+                target: (read.page.clamp(start, end - 1) - start) * PAGE_SIZE,
+            };
+            self.request(slot, part);
         }
-        self.finish(Completion {
-            tag: slot as u64,
-            result: Ok(()),
-        });
+        self.io.send(slot);
+        self.end_transfers();
     }
 
     fn place_of(&self, read: &Read) -> Source {
@@ -114,89 +113,52 @@ impl Handler<'_> {
         self.cache.charge_own(new);
         self.cache.stats().swpin_gathered.inc();
         for run in plan.runs() {
-            let addr = self.gathers[i].addr(&run);
-            self.request(slot, run.entry, run.nr, addr, 0);
+            let part = Part {
+                op: Op::Read,
+                device: run.entry.device().index(),
+                offset: run.entry.byte_offset(),
+                nr: run.nr,
+                addr: self.gathers[i].addr(&run),
+                // Whose they are says the plan; if one fails all are read again.
+                pages: 0..0,
+                target: 0,
+            };
+            self.request(slot, part);
         }
         plan.pages
     }
 
-    /// Reads `n` slots to memory that is transfer `slot`'s until the last of its requests has ended.
-    fn request(&mut self, slot: usize, entry: SwapEntry, n: usize, addr: *mut u8, target: usize) {
-        if let Some(t) = &mut self.transfers[slot] {
-            t.pending += 1;
-        }
-        let len = n * PAGE_SIZE;
-        self.cache.stats().device_read_bytes.add(len as u64);
-        let req = Request {
-            op: Op::Read,
-            offset: entry.byte_offset(),
-            addr,
-            len,
-            tag: slot as u64,
-            target,
-        };
-        let queue = &mut self.queues[entry.device().index()];
+    /// Reads slots to memory that is transfer `slot`'s until its end.
+    fn request(&mut self, slot: usize, part: Part) {
+        let bytes = (part.nr * PAGE_SIZE) as u64;
+        self.cache.stats().device_read_bytes.add(bytes);
         // The one thread that jumps waits for this read and for nothing else.
-        if n == 1 && self.in_flight == 1 && self.near.is_near() && self.cache.reads_are_quick() {
-            // SAFETY: the memory is the transfer's.
-            if let Some(result) = unsafe { queue.read_now(&req) } {
-                let tag = slot as u64;
-                return self.finish(Completion { tag, result });
-            }
-        }
-        // SAFETY: the memory belongs to this transfer until the completion of its last request was
-        // handled.
-        while unsafe { self.queues[entry.device().index()].submit(req) }.is_err() {
-            self.kick_queues();
-            self.reap(true);
-        }
+        let alone = part.nr == 1 && self.io.in_flight() == 1 && self.near.is_near();
+        let now = alone && self.cache.reads_are_quick();
+        // SAFETY: frame, buffer or gathering memory belong to this transfer until its end was handled.
+        unsafe { self.io.request(slot, part, now) };
     }
 
-    /// Ends the transfers that are complete. True if there were any.
+    /// Ends the transfers that are complete; with `wait`, sleeps until a request is. False if none was.
     pub(super) fn reap(&mut self, wait: bool) -> bool {
-        if self.in_flight == 0 {
+        if self.io.in_flight() == 0 {
             return false;
         }
-        let mut any = false;
-        for q in 0..self.queues.len() {
-            // A queue is not deeper than this.
-            let mut done = [None::<Completion>; DEPTH];
-            let mut n = 0;
-            if self.queues[q].in_flight() > 0 {
-                self.queues[q].reap(wait && !any, &mut |c| {
-                    if n < DEPTH {
-                        done[n] = Some(c);
-                        n += 1;
-                    }
-                });
-            }
-            any |= n > 0;
-            for c in done.into_iter().flatten() {
-                self.finish(c);
-            }
-        }
+        let any = self.io.reap(wait);
+        self.end_transfers();
         any
     }
 
-    /// A request ended; with the last one its transfer does.
-    fn finish(&mut self, c: Completion) {
-        let Some(slot) = self.transfers.get_mut(c.tag as usize) else {
-            return;
-        };
-        let Some(t) = slot else {
-            return;
-        };
-        t.failed |= c.result.is_err();
-        t.pending -= 1;
-        if t.pending > 0 {
-            return;
+    fn end_transfers(&mut self) {
+        while let Some(end) = self.io.ended() {
+            self.end_transfer(&end);
         }
-        let t = *t;
-        *slot = None;
-        self.in_flight -= 1;
-        let ok = !t.failed;
+    }
+
+    fn end_transfer(&mut self, end: &Ended<Transfer>) {
+        let (t, ok) = (end.what, end.is_ok());
         for gather in &mut self.gathers {
-            gather.end(c.tag as usize, ok);
+            gather.end(end.place, ok);
         }
         if t.whole {
             if !self.cache.swapin_done(t.pmd, ok) {

@@ -8,13 +8,14 @@
 mod swapoff;
 mod watch;
 
-use crate::device::{Completion, Device, IoError, Op, Queue, Request};
+use crate::device::{Device, Op};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::policy::{staging, InVain};
 use crate::pressure::Kick;
 use crate::swap_cache::{
     Start, SwapCache, To, Transfer, Victim, WriteBack, MAX_FRAMES, WRITE_BACK,
 };
+use crate::swap_io::{Ended, Part, SwapIo};
 use crate::sys::futex::{self, Scope};
 use crate::sys::thread::now_ns;
 use crate::sys::{fd, thread, Errno};
@@ -32,9 +33,6 @@ struct InFlight {
     op: Op,
     pmd: Pmd,
     pages: PageMask,
-    /// Requests that are not complete.
-    pending: u32,
-    failed: PageMask,
 }
 
 /// After so many failed writes in a row the devices are left alone for a while.
@@ -54,8 +52,6 @@ const WRITE_BACKS: usize = 16;
 const IDLE_MS: u64 = 2;
 const REST_MS: u64 = 100;
 const REST_UNUSED_MS: u64 = 1000;
-/// A request's tag: the transfer's place, and which pages of it.
-const TAG_BITS: u32 = 16;
 
 /// Ranges on their second chance, oldest first.
 struct Inactive {
@@ -89,8 +85,7 @@ pub struct Reclaim<'e> {
     cache: &'e SwapCache,
     devices: &'e [Box<dyn Device>],
     kick: Kick<'e>,
-    queues: Vec<Box<dyn Queue>>,
-    transfers: [Option<InFlight>; TRANSFERS],
+    io: SwapIo<InFlight, TRANSFERS>,
     inactive: Inactive,
     /// Ranges that are still to leave because the program asked for it.
     asked: usize,
@@ -103,8 +98,6 @@ pub struct Reclaim<'e> {
     last_large_ns: u64,
     warned_full: bool,
     warned_write: bool,
-    /// A write that has just ended found no space.
-    lacks_space: bool,
     /// Writes that failed since one succeeded.
     failed_in_row: u32,
     /// Until then eviction is not tried: it would only move pages out and back.
@@ -126,16 +119,11 @@ impl<'e> Reclaim<'e> {
         kick: Kick<'e>,
     ) -> Result<Self, Errno> {
         kick.this_is_reclaim();
-        let mut queues = Vec::with_capacity(devices.len());
-        for d in devices {
-            queues.push(d.queue(DEPTH as u32).map_err(|_| Errno::ENOMEM)?);
-        }
         Ok(Reclaim {
             cache,
             devices,
             kick,
-            queues,
-            transfers: [None; TRANSFERS],
+            io: SwapIo::new(devices, DEPTH)?,
             inactive: Inactive {
                 items: [Pmd(0); INACTIVE_MAX],
                 head: 0,
@@ -148,7 +136,6 @@ impl<'e> Reclaim<'e> {
             last_large_ns: 0,
             warned_full: false,
             warned_write: false,
-            lacks_space: false,
             failed_in_row: 0,
             pause_until_ns: 0,
             full_since_ns: 0,
@@ -159,18 +146,13 @@ impl<'e> Reclaim<'e> {
         })
     }
 
-    fn in_flight(&self) -> usize {
-        self.transfers.iter().flatten().count()
-    }
-
     fn writing(&self) -> usize {
-        let all = self.transfers.iter().flatten();
-        all.filter(|t| t.op == Op::Write).count()
+        self.io.each().filter(|t| t.op == Op::Write).count()
     }
 
     /// Waits for every transfer in flight, and gives inactive ranges back.
     pub fn drain(&mut self) {
-        while self.in_flight() > 0 {
+        while self.io.in_flight() > 0 {
             self.reap(true);
         }
         for p in self.swapoff.take_arrived() {
@@ -191,7 +173,7 @@ impl<'e> Reclaim<'e> {
         self.mark();
         self.shrink();
         self.prepare();
-        if self.in_flight() > 0 {
+        if self.io.in_flight() > 0 {
             self.reap(true);
         } else if let Some(ms) = self.rest() {
             futex::wait(&self.kick.proc().limit_seq, seq, Some(ms), Scope::Shared);
@@ -262,7 +244,7 @@ impl<'e> Reclaim<'e> {
         let Some(evicted) = self.evict() else {
             return;
         };
-        self.idle = !evicted && self.in_flight() == 0;
+        self.idle = !evicted && self.io.in_flight() == 0;
         if self.awaits_swap {
             // What leaves has no place until then, and whoever wants memory waits.
             return;
@@ -489,26 +471,20 @@ impl<'e> Reclaim<'e> {
     }
 
     fn unused_slots(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..TRANSFERS).filter(|&slot| self.transfers[slot].is_none())
+        self.io.free()
     }
 
     /// The place of another write: as many as there are buffers for.
     fn write_slot(&self) -> Option<usize> {
-        let usable = &self.transfers[..self.cache.seal_buffers().min(TRANSFERS)];
-        usable.iter().position(Option::is_none)
+        let usable = self.cache.seal_buffers();
+        self.io.free().next().filter(|&slot| slot < usable)
     }
 
     /// One request for each piece of the range's place; one for each page of a read after one that
     /// failed, to know which it was.
     fn transfer(&mut self, slot: usize, op: Op, t: Transfer) {
-        self.transfers[slot] = Some(InFlight {
-            op,
-            pmd: t.pmd,
-            pages: t.pages,
-            // One more as long as requests are being made.
-            pending: 1,
-            failed: PageMask::EMPTY,
-        });
+        let (pmd, pages) = (t.pmd, t.pages);
+        self.io.begin(slot, InFlight { op, pmd, pages });
         let memory = match op {
             Op::Write => {
                 self.last_write_ns = self.last_tick_ns;
@@ -537,123 +513,76 @@ impl<'e> Reclaim<'e> {
                 } else {
                     piece.pages.end
                 };
-                self.request(
-                    slot,
-                    Request {
-                        op,
-                        offset: piece.entry.byte_offset() + (at * PAGE_SIZE) as u64,
-                        addr: memory.addr(start) as *mut u8,
-                        len: step * PAGE_SIZE,
-                        tag: (start << TAG_BITS | end) as u64 * TRANSFERS as u64 + slot as u64,
-                        target: 0,
-                    },
-                    piece.entry.device().index(),
-                );
+                let part = Part {
+                    op,
+                    device: piece.entry.device().index(),
+                    offset: piece.entry.byte_offset() + (at * PAGE_SIZE) as u64,
+                    nr: step,
+                    addr: memory.addr(start) as *mut u8,
+                    pages: start..end,
+                    target: 0,
+                };
+                self.request(slot, part);
             }
         }
-        self.kick_queues();
-        self.end_request(slot, None);
+        self.io.send(slot);
+        self.io.kick();
+        self.end_transfers();
     }
 
-    fn request(&mut self, slot: usize, req: Request, queue: usize) {
-        if let Some(f) = &mut self.transfers[slot] {
-            f.pending += 1;
-        }
-        let stats = self.cache.stats();
-        match req.op {
+    fn request(&mut self, slot: usize, part: Part) {
+        let (stats, bytes) = (self.cache.stats(), (part.nr * PAGE_SIZE) as u64);
+        match part.op {
             Op::Write => {
-                stats.device_write_bytes.add(req.len as u64);
-                stats.count_swpout(req.len / PAGE_SIZE);
+                stats.device_write_bytes.add(bytes);
+                stats.count_swpout(part.nr);
             }
-            Op::Read => stats.device_read_bytes.add(req.len as u64),
+            Op::Read => stats.device_read_bytes.add(bytes),
         }
-        // SAFETY: frame and buffer belong to this transfer until its last completion was handled.
-        while unsafe { self.queues[queue].submit(req) }.is_err() {
-            self.queues[queue].kick();
-            self.reap(true);
-        }
+        // SAFETY: frame and buffer belong to this transfer until its end was handled.
+        unsafe { self.io.request(slot, part, false) };
     }
 
-    fn kick_queues(&mut self) {
-        for q in &mut self.queues {
-            if q.in_flight() > 0 {
-                q.kick();
-            }
-        }
-    }
-
-    /// Handles completions; with `wait`, sleeps until there is one.
+    /// Handles transfers that have ended; with `wait`, sleeps until a request has.
     fn reap(&mut self, wait: bool) {
-        let mut wait = wait;
-        for q in 0..self.queues.len() {
-            if self.queues[q].in_flight() > 0 && self.reap_queue(q, wait) {
-                wait = false;
+        self.io.reap(wait);
+        self.end_transfers();
+    }
+
+    fn end_transfers(&mut self) {
+        while let Some(end) = self.io.ended() {
+            self.kick.proc().writing[end.place].clear();
+            match end.what.op {
+                Op::Read => self.end_read(&end),
+                Op::Write => self.end_write(&end),
             }
         }
     }
 
-    /// True if there were any. A queue is not deeper than the array is long.
-    fn reap_queue(&mut self, q: usize, wait: bool) -> bool {
-        let mut done = [None::<Completion>; DEPTH];
-        let mut n = 0;
-        self.queues[q].reap(wait, &mut |c| {
-            if n < DEPTH {
-                done[n] = Some(c);
-                n += 1;
-            }
-        });
-        for c in done.into_iter().flatten() {
-            let slot = c.tag as usize % TRANSFERS;
-            let run = c.tag as usize / TRANSFERS;
-            let mut failed = None;
-            if c.result.is_err() {
-                failed = Some(PageMask::of(run >> TAG_BITS..run & ((1 << TAG_BITS) - 1)));
-            }
-            let op = self.transfers[slot].map_or(Op::Write, |t| t.op);
-            match (op, failed) {
-                (Op::Read, None) => {}
-                (Op::Read, Some(_)) => self.cache.stats().swap_read_errors.inc(),
-                (Op::Write, None) => self.failed_in_row = 0,
-                // A quota, or a disk that was filled after the place was reserved.
-                (Op::Write, Some(_)) if c.result == Err(IoError::NoSpace) => {
-                    self.lacks_space = true
-                }
-                (Op::Write, Some(_)) => {
-                    self.failed_in_row = self.failed_in_row.saturating_add(1);
-                    self.cache.stats().swap_write_errors.inc();
-                }
-            }
-            self.end_request(slot, failed);
+    /// What is to leave a device has been read.
+    fn end_read(&mut self, end: &Ended<InFlight>) {
+        self.cache.stats().swap_read_errors.add(end.errors.into());
+        let t = end.what;
+        if self.cache.leave_done(t.pmd, end.failed.and(t.pages)) {
+            self.swapoff.arrive(t.pmd);
         }
-        n > 0
     }
 
-    /// A request of a transfer ended; with the last one the transfer does.
-    fn end_request(&mut self, slot: usize, failed: Option<PageMask>) {
-        let Some(f) = &mut self.transfers[slot] else {
-            return;
+    fn end_write(&mut self, end: &Ended<InFlight>) {
+        let (t, failed) = (end.what, end.failed.and(end.what.pages));
+        // A quota, or a disk that was filled after the place was reserved, is no error of the device.
+        self.failed_in_row = match end.is_ok() {
+            true => 0,
+            false => self.failed_in_row.saturating_add(end.errors),
         };
-        f.failed = f.failed.or(failed.unwrap_or_default().and(f.pages));
-        f.pending -= 1;
-        if f.pending > 0 {
-            return;
-        }
-        let f = *f;
-        self.transfers[slot] = None;
-        self.kick.proc().writing[slot].clear();
-        if f.op == Op::Read {
-            if self.cache.leave_done(f.pmd, f.failed) {
-                self.swapoff.arrive(f.pmd);
-            }
-            return;
-        }
-        self.cache.writeback_done(f.pmd, f.pages, f.failed);
+        self.cache.stats().swap_write_errors.add(end.errors.into());
+        self.cache.writeback_done(t.pmd, t.pages, failed);
         if self.failed_in_row >= FAILED_MANY {
             self.pause(PAUSE_FAILED_NS);
         }
-        if core::mem::take(&mut self.lacks_space) {
+        if end.no_space {
             self.note_full();
-        } else if !f.failed.is_empty() && !self.warned_write {
+        } else if !failed.is_empty() && !self.warned_write {
             self.warned_write = true;
             self.cache.charge.log(
                 "warning: a write to swap failed; what it was to hold stays in memory. \

@@ -139,7 +139,7 @@ impl Reclaim<'_> {
     fn leave(&mut self, pmd: Pmd, frame: &mut Option<Frame>) -> bool {
         loop {
             // Before the range is marked as being read. The first places are left to writes.
-            let Some(slot) = self.transfers.iter().rposition(Option::is_none) else {
+            let Some(slot) = self.io.free().next_back() else {
                 return false;
             };
             let devices = self.swapoff.leaving;
@@ -150,9 +150,8 @@ impl Reclaim<'_> {
                     return true;
                 }
                 Leave::NeedFrame => {
-                    let reads = self.transfers.iter().flatten();
-                    let reading = reads.filter(|t| t.op == Op::Read).count();
-                    let slots = self.transfers.iter().filter(|t| t.is_none()).count();
+                    let reading = self.io.each().filter(|t| t.op == Op::Read).count();
+                    let slots = self.io.free().count();
                     if reading >= READS || slots < 2 || self.cannot_write() {
                         return false;
                     }
