@@ -56,6 +56,10 @@ impl SlotWord {
         SlotWord(word)
     }
 
+    pub const fn to_word(self) -> u32 {
+        self.0
+    }
+
     pub fn entry(self) -> Option<SwapEntry> {
         let device = super::DeviceId::new((self.0 >> Self::SLOT_BITS) as u8)?;
         SwapEntry::new(device, (self.0 & ((1 << Self::SLOT_BITS) - 1)).into())

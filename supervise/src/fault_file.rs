@@ -18,6 +18,7 @@ pub fn open(path: &Path) -> Result<File, Failure> {
     let file = File::options()
         .append(true)
         .create(true)
+        .mode(0o600)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)
         .map_err(|e| fail(&e))?;

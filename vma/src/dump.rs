@@ -329,14 +329,14 @@ mod tests {
             g.set_io(IoState::Inactive);
             g.nonce = Nonce::from_word(77);
             drop(g);
-            let table = ranges.slots(Pmd(20_000));
+            let table = ranges.slots(Pmd(20_000)).unwrap();
             let mut g = ranges.get_or_map(Pmd(20_000)).unwrap().lock();
             g.swapped = PageMask::of(1..4);
             g.entry = Some(SwapPlace::SCATTERED);
             for (page, slot) in [(1, 700), (2, 701), (3, 99)] {
-                // SAFETY: a table of 512 words that nobody else has.
+                table.set(page, SlotWord::new(at(1, slot)).unwrap());
+                // SAFETY: tables of 512 elements that nobody else has.
                 unsafe {
-                    (*table)[page] = SlotWord::new(at(1, slot)).unwrap();
                     (*ranges.nonces(Pmd(20_000)))[page] = Nonce::from_word(page as u64);
                     (*ranges.tags(Pmd(20_000)))[page] = Tag([page as u8; 16]);
                     (*ranges.tags(Pmd(5)))[page] = Tag([9; 16]);

@@ -9,6 +9,7 @@ use hugeswap_seal::{Nonce, Tag};
 use hugeswap_sys::futex::{self, Scope};
 use hugeswap_sys::sync::RawLock;
 use hugeswap_sys::{mem, Errno};
+use hugeswap_zpool::Handle;
 
 /// The transfer in flight for a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -288,11 +289,40 @@ pub type Tags = [Tag; PMD_NR];
 /// Nonces of these pages where they were not all sealed at once, 4 KiB.
 pub type Nonces = [Nonce; PMD_NR];
 
-/// Slots of the pages of a range that is not in one cluster. All-zero bytes are valid words.
-pub type SlotTable = [SlotWord; PMD_NR];
+/// Slots of the pages of a range that is not in one cluster. All-zero bytes are valid words. What they say is true
+/// for whoever has the range's lock or its transfer.
+#[repr(transparent)]
+pub struct SlotTable([AtomicU32; PMD_NR]);
 
-/// Handles of the pages of a range that are in compressed memory, as [`Handle::to_word`].
-pub type HandleTable = [u32; PMD_NR];
+/// Handles of the pages of a range that are in compressed memory; as [`SlotTable`].
+#[repr(transparent)]
+pub struct HandleTable([AtomicU32; PMD_NR]);
+
+impl Default for SlotTable {
+    fn default() -> Self {
+        SlotTable([const { AtomicU32::new(0) }; PMD_NR])
+    }
+}
+
+impl SlotTable {
+    pub fn get(&self, page: usize) -> SlotWord {
+        SlotWord::from_word(self.0[page].load(Relaxed))
+    }
+
+    pub fn set(&self, page: usize, word: SlotWord) {
+        self.0[page].store(word.to_word(), Relaxed);
+    }
+}
+
+impl HandleTable {
+    pub fn get(&self, page: usize) -> Option<Handle> {
+        Handle::from_word(self.0[page].load(Relaxed))
+    }
+
+    pub fn set(&self, page: usize, handle: Handle) {
+        self.0[page].store(handle.to_word(), Relaxed);
+    }
+}
 
 // SAFETY: the root is only read and written through atomics.
 unsafe impl Sync for Ranges {}
@@ -435,27 +465,24 @@ impl Ranges {
         }
     }
 
-    /// The place for a range's table of slots, as `tags`.
-    pub fn slots(&self, pmd: Pmd) -> *mut SlotTable {
-        match self.tables(pmd) {
-            // SAFETY: behind LEAF elements of nonces the tables have LEAF of slots.
-            Some(leaf) => unsafe {
-                let slots = leaf.byte_add(SLOTS_AT) as *mut SlotTable;
-                slots.add(pmd.0 as usize & (LEAF - 1))
-            },
-            None => core::ptr::null_mut(),
+    /// A range's table of slots; none if there is no memory for it.
+    pub fn slots(&self, pmd: Pmd) -> Option<&SlotTable> {
+        let leaf = self.tables(pmd)?;
+        // SAFETY: behind LEAF elements of nonces the tables have LEAF of slots, which are only reached by such
+        // references; they are never unmapped.
+        unsafe {
+            let slots = leaf.byte_add(SLOTS_AT) as *const SlotTable;
+            Some(&*slots.add(pmd.0 as usize & (LEAF - 1)))
         }
     }
 
-    /// The place for a range's table of handles, as `tags`.
-    pub fn handles(&self, pmd: Pmd) -> *mut HandleTable {
-        match self.tables(pmd) {
-            // SAFETY: behind LEAF elements of slots the tables have LEAF of handles.
-            Some(leaf) => unsafe {
-                let handles = leaf.byte_add(HANDLES_AT) as *mut HandleTable;
-                handles.add(pmd.0 as usize & (LEAF - 1))
-            },
-            None => core::ptr::null_mut(),
+    /// A range's table of handles; none if there is no memory for it.
+    pub fn handles(&self, pmd: Pmd) -> Option<&HandleTable> {
+        let leaf = self.tables(pmd)?;
+        // SAFETY: behind LEAF elements of slots the tables have LEAF of handles; else as in `slots`.
+        unsafe {
+            let handles = leaf.byte_add(HANDLES_AT) as *const HandleTable;
+            Some(&*handles.add(pmd.0 as usize & (LEAF - 1)))
         }
     }
 

@@ -57,15 +57,8 @@ impl SwapCache {
         r: &'r Range,
         mut g: RangeGuard<'r>,
     ) -> (Victim, RangeGuard<'r>) {
-        let mut pages = g.present.and(g.writable);
-        let all = core::mem::take(&mut g.asked) || g.huge || g.list == List::Walk;
-        if !all && g.io() == IoState::Idle {
-            pages = g.credit.take(pages);
-        }
-        if g.io() != IoState::Idle || pages.is_empty() || !self.can_take() {
-            return (Victim::Skip, g);
-        }
-        if self.full.load(Relaxed) && !pages.minus(g.swapped).is_empty() {
+        let pages = self.whose_turn_it_is(&mut g);
+        if pages.is_empty() {
             return (Victim::Skip, g);
         }
         let Some(frame) = self.frames.take_empty() else {
@@ -74,44 +67,16 @@ impl SwapCache {
         let whole = g.is_whole();
         g.held = pages;
         g.frame = frame.0;
-        let mut out = if self.abilities.mv {
-            self.move_until(Dir::Out, pmd, frame, pages, true)
-        } else {
-            // Faults on the range wait meanwhile, ours too, should a page have been dropped.
-            g.set_io(IoState::Leaving);
-            drop(g);
-            let out = self.copy_out(pmd, frame, pages);
-            g = r.lock();
-            g.set_io(IoState::Idle);
-            out
-        };
-        if out.busy {
-            self.account_moved(pmd, &mut g, &out);
-            let left = g.present.and(pages);
-            // Faults on the range wait while this goes on without the lock: should the program
-            // have dropped a page behind our back, the handler must be able to serve us.
-            g.set_io(IoState::Leaving);
-            drop(g);
-            self.unshare(pmd, left);
-            g = r.lock();
-            g.set_io(IoState::Idle);
-            pages = left;
-            let more = self.move_pages(Dir::Out, pmd, frame, pages);
-            self.account_moved(pmd, &mut g, &more);
-            out.moved = out.moved.or(more.moved);
-        } else {
-            self.account_moved(pmd, &mut g, &out);
-        }
-        g.moving = PageMask::EMPTY;
-        if out.moved.is_empty() {
+        let (moved, mut g) = self.take_out(pmd, r, g, frame, pages);
+        if moved.is_empty() {
             g.held = PageMask::EMPTY;
             self.frames.put_empty(frame);
             return (Victim::Skip, g);
         }
-        if !(whole && out.moved.is_full()) {
+        if !(whole && moved.is_full()) {
             g.huge = false;
         }
-        g.moving = out.moved;
+        g.moving = moved;
         g.buffer = frame.0;
         g.set_io(IoState::Inactive);
         g.held = PageMask::EMPTY;
@@ -121,6 +86,53 @@ impl SwapCache {
             return (Victim::Skip, g);
         }
         (Victim::Inactive, g)
+    }
+
+    /// What of a range is to be taken out now: none where that can't be.
+    fn whose_turn_it_is(&self, g: &mut RangeGuard<'_>) -> PageMask {
+        let all = core::mem::take(&mut g.asked) || g.huge || g.list == List::Walk;
+        if g.io() != IoState::Idle {
+            return PageMask::EMPTY;
+        }
+        let mut pages = g.present.and(g.writable);
+        if !all {
+            pages = g.credit.take(pages);
+        }
+        let no_place = self.full.load(Relaxed) && !pages.minus(g.swapped).is_empty();
+        if no_place || !self.can_take() {
+            return PageMask::EMPTY;
+        }
+        pages
+    }
+
+    /// Takes pages out of the program, to their places in the frame, with the lock or without. Says which, and what
+    /// was not there any more is no longer present.
+    fn take_out<'r>(
+        &self,
+        pmd: Pmd,
+        r: &'r Range,
+        mut g: RangeGuard<'r>,
+        frame: Frame,
+        pages: PageMask,
+    ) -> (PageMask, RangeGuard<'r>) {
+        let out = if self.abilities.mv {
+            self.move_until(Dir::Out, pmd, frame, pages, true)
+        } else {
+            let out;
+            (out, g) = alone(r, g, || self.copy_out(pmd, frame, pages));
+            out
+        };
+        self.account_moved(pmd, &mut g, &out);
+        let mut moved = out.moved;
+        if out.busy {
+            let left = g.present.and(pages);
+            ((), g) = alone(r, g, || self.unshare(pmd, left));
+            let more = self.move_pages(Dir::Out, pmd, frame, left);
+            self.account_moved(pmd, &mut g, &more);
+            moved = moved.or(more.moved);
+        }
+        g.moving = PageMask::EMPTY;
+        (moved, g)
     }
 
     /// Pages of an inactive range that have not come back.
@@ -227,4 +239,15 @@ impl SwapCache {
             };
         }
     }
+}
+
+/// Does something without the lock that touches the program's pages. Faults on the range wait meanwhile, so that the
+/// handler can serve ours, should the program have dropped a page behind our back.
+fn alone<'r, R>(r: &'r Range, mut g: RangeGuard<'r>, f: impl FnOnce() -> R) -> (R, RangeGuard<'r>) {
+    g.set_io(IoState::Leaving);
+    drop(g);
+    let done = f();
+    let mut g = r.lock();
+    g.set_io(IoState::Idle);
+    (done, g)
 }

@@ -45,7 +45,7 @@ struct Sorted {
 
 impl Sorted {
     /// And how many pieces they are in.
-    fn new(pieces: Pieces) -> (Sorted, usize) {
+    fn new(pieces: Pieces<'_>) -> (Sorted, usize) {
         let (mut slots, mut nr, mut count) = ([0; PMD_NR], 0, 0);
         for piece in pieces {
             count += 1;
@@ -105,7 +105,7 @@ pub struct Plan {
 
 impl Plan {
     /// None where it does not pay.
-    pub fn of(pieces: Pieces) -> Option<Plan> {
+    pub fn of(pieces: Pieces<'_>) -> Option<Plan> {
         let (sorted, count) = Sorted::new(pieces);
         let (mut pages, mut requests) = (PageMask::EMPTY, 0);
         for (_, of) in sorted.runs() {
@@ -185,19 +185,16 @@ impl Gather {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pieces::table_of as table;
     use super::*;
-    use crate::mm::{DeviceId, SlotWord};
+    use crate::mm::DeviceId;
     use crate::vma::SlotTable;
 
     fn at(device: u8, slot: u64) -> SwapEntry {
         SwapEntry::new(DeviceId::new(device).unwrap(), slot).unwrap()
     }
 
-    fn table(slot_of: impl Fn(usize) -> SwapEntry) -> SlotTable {
-        core::array::from_fn(|page| SlotWord::new(slot_of(page)).unwrap())
-    }
-
-    fn pieces(table: &SlotTable, pages: PageMask) -> Pieces {
+    fn pieces(table: &SlotTable, pages: PageMask) -> Pieces<'_> {
         Pieces::of_table(table, pages)
     }
 

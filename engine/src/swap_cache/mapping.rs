@@ -4,6 +4,7 @@ use super::{Frame, SwapCache};
 use crate::mm::{
     page_in_pmd, Extent, Extents, PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE,
 };
+use crate::seal::Nonce;
 use crate::sys::uffd::Refused;
 use crate::sys::Errno;
 use crate::vma::{IoState, RangeGuard};
@@ -92,7 +93,7 @@ impl SwapCache {
         self.ranges.get_or_map(s.to)?;
         // All kinds of tables are had at once.
         let tables = [s.from, s.to].map(|pmd| self.ranges.slots(pmd));
-        if out && tables.iter().any(|t| t.is_null()) {
+        if out && tables.iter().any(Option::is_none) {
             return Err(Errno::ENOMEM);
         }
         Ok(())
@@ -101,23 +102,26 @@ impl SwapCache {
     /// The kernel has moved the pages to the other place. Both ranges are held and settled, and the new
     /// one has nothing at that place. Says how many pages are writable there.
     pub fn move_held(&self, s: &Shift) -> usize {
-        let Some(r) = self.ranges.get(s.from) else {
+        let Some(from) = self.ranges.get(s.from) else {
             return self.move_fresh(s);
         };
         let _moving = self.moves.begin();
+        let (carried, slots) = self.pick_up(s, &mut from.lock());
+        let Ok(to) = self.ranges.get_or_map(s.to) else {
+            return 0;
+        };
+        self.put_down(s, &carried, slots, &mut to.lock());
+        carried.writable.count()
+    }
+
+    /// What the old range has of the pages; it has nothing of them any more.
+    fn pick_up(&self, s: &Shift, g: &mut RangeGuard<'_>) -> (Carried, Extents) {
         let pages = PageMask::of(s.pages.clone());
-        let mut g = r.lock();
         // The slots of resident pages stay behind.
         let present = g.present.and(pages);
-        self.forget_slots(s.from, &mut g, present);
-        let (swapped, lost, writable) = (
-            g.swapped.and(pages),
-            g.lost.and(pages),
-            g.writable.and(pages),
-        );
-        let compressed = g.compressed.and(pages);
-        let (huge, salvage) = (g.huge && present.is_full(), g.salvage);
-        let (place, nonce) = (g.entry.filter(|_| !swapped.is_empty()), g.nonce);
+        self.forget_slots(s.from, g, present);
+        let swapped = g.swapped.and(pages);
+        let place = g.entry.filter(|_| !swapped.is_empty());
         // All of a cluster goes to the same place in its range.
         let cluster = place.filter(|place| {
             place.first().is_some() && swapped == g.swapped && s.pages.start == s.there
@@ -129,49 +133,59 @@ impl SwapCache {
                 slots.push(Extent { entry, nr });
             }
         }
+        let carried = Carried {
+            present,
+            swapped,
+            compressed: g.compressed.and(pages),
+            lost: g.lost.and(pages),
+            writable: g.writable.and(pages),
+            huge: g.huge && present.is_full(),
+            salvage: g.salvage,
+            cluster,
+            nonce: g.nonce,
+        };
         g.present = g.present.minus(present);
         g.swapped = g.swapped.minus(swapped);
-        g.compressed = g.compressed.minus(compressed);
-        g.lost = g.lost.minus(lost);
+        g.compressed = g.compressed.minus(carried.compressed);
+        g.lost = g.lost.minus(carried.lost);
         g.huge = false;
         if g.swapped.is_empty() {
             g.entry = None;
             g.salvage = false;
         }
-        drop(g);
+        (carried, slots)
+    }
 
-        let Ok(r) = self.ranges.get_or_map(s.to) else {
-            return 0;
-        };
-        let mut g = r.lock();
-        g.writable = g.writable.or(s.moved(writable));
-        g.lost = g.lost.or(s.moved(lost));
-        g.huge = huge;
-        self.became_present(s.to, &mut g, s.moved(present));
-        self.move_compressed(s.from, compressed, (s.to, &mut g), |page| {
+    /// The new range has what the old one had; `slots` are those of what was in swap, but for a cluster's.
+    fn put_down(&self, s: &Shift, carried: &Carried, mut slots: Extents, g: &mut RangeGuard<'_>) {
+        g.writable = g.writable.or(s.moved(carried.writable));
+        g.lost = g.lost.or(s.moved(carried.lost));
+        g.huge = carried.huge;
+        self.became_present(s.to, g, s.moved(carried.present));
+        self.move_compressed(s.from, carried.compressed, (s.to, g), |page| {
             page - s.pages.start + s.there
         });
-        if !swapped.is_empty() {
-            g.salvage |= salvage;
-            self.move_seals(s, swapped, nonce, &mut g);
-            if cluster.is_some() && g.entry.is_none() {
-                g.entry = cluster;
-            } else {
-                if let Some(first) = cluster.and_then(SwapPlace::first) {
-                    for run in swapped.runs() {
-                        if let Some(entry) = first.checked_add(run.start as u64) {
-                            let nr = run.len() as u16;
-                            slots.push(Extent { entry, nr });
-                        }
+        if carried.swapped.is_empty() {
+            return;
+        }
+        g.salvage |= carried.salvage;
+        self.move_seals(s, carried.swapped, carried.nonce, g);
+        if carried.cluster.is_some() && g.entry.is_none() {
+            g.entry = carried.cluster;
+        } else {
+            if let Some(first) = carried.cluster.and_then(SwapPlace::first) {
+                for run in carried.swapped.runs() {
+                    if let Some(entry) = first.checked_add(run.start as u64) {
+                        let nr = run.len() as u16;
+                        slots.push(Extent { entry, nr });
                     }
                 }
-                // The table was had by `prepare_move`.
-                self.scatter(s.to, &mut g);
-                self.name_slots(s.to, s.moved(swapped), &slots);
             }
-            g.swapped = g.swapped.or(s.moved(swapped));
+            // The table was had by `prepare_move`.
+            self.scatter(s.to, g);
+            self.name_slots(s.to, s.moved(carried.swapped), &slots);
         }
-        writable.count()
+        g.swapped = g.swapped.or(s.moved(carried.swapped));
     }
 
     /// Of a range that was never used there is nothing but that it is writable.
@@ -191,6 +205,20 @@ impl SwapCache {
         g.writable = g.writable.or(s.moved(PageMask::of(s.pages.clone())));
         s.pages.len()
     }
+}
+
+/// What a range had of pages that go to another.
+struct Carried {
+    present: PageMask,
+    swapped: PageMask,
+    compressed: PageMask,
+    lost: PageMask,
+    writable: PageMask,
+    huge: bool,
+    salvage: bool,
+    /// Where those in swap are, if they are all that its cluster holds and keep their places in it.
+    cluster: Option<SwapPlace>,
+    nonce: Nonce,
 }
 
 /// Pages of one range that become pages of one range.

@@ -14,39 +14,34 @@ pub struct Piece {
 }
 
 /// See [`SwapCache::pieces`].
-pub struct Pieces {
+pub struct Pieces<'t> {
     first: Option<SwapEntry>,
-    table: *const SlotTable,
+    table: Option<&'t SlotTable>,
     pages: PageMask,
     at: usize,
 }
 
-impl Pieces {
+impl<'t> Pieces<'t> {
     /// Of a test's own table.
     #[cfg(test)]
-    pub(super) fn of_table(table: &SlotTable, pages: PageMask) -> Pieces {
+    pub(super) fn of_table(table: &'t SlotTable, pages: PageMask) -> Self {
         Pieces {
             first: None,
-            table,
+            table: Some(table),
             pages,
             at: 0,
         }
     }
 
     fn slot(&self, page: usize) -> Option<SwapEntry> {
-        if let Some(first) = self.first {
-            return first.checked_add(page as u64);
+        match self.first {
+            Some(first) => first.checked_add(page as u64),
+            None => self.table?.get(page).entry(),
         }
-        if self.table.is_null() {
-            return None;
-        }
-        // SAFETY: whoever made us may read the table as long as we are used, and a page is below
-        // 512.
-        unsafe { (*self.table)[page] }.entry()
     }
 }
 
-impl Iterator for Pieces {
+impl Iterator for Pieces<'_> {
     type Item = Piece;
 
     fn next(&mut self) -> Option<Piece> {
@@ -86,10 +81,10 @@ impl Joined {
     }
 }
 
-impl Pieces {
+impl<'t> Pieces<'t> {
     /// What can be transferred by one request each: with `packed`, whichever pages neighbouring slots
     /// are of.
-    pub fn joined(self, packed: bool) -> impl Iterator<Item = Joined> {
+    pub fn joined(self, packed: bool) -> impl Iterator<Item = Joined> + 't {
         let mut pieces = self.peekable();
         core::iter::from_fn(move || {
             let first = pieces.next()?;
@@ -110,12 +105,12 @@ impl Pieces {
 impl SwapCache {
     /// Where `pages` are, which all have slots. The caller has the range's lock, or its transfer:
     /// places do not change meanwhile.
-    pub fn pieces(&self, pmd: Pmd, place: SwapPlace, pages: PageMask) -> Pieces {
+    pub fn pieces(&self, pmd: Pmd, place: SwapPlace, pages: PageMask) -> Pieces<'_> {
         let first = place.first();
         Pieces {
             first,
             table: match first {
-                Some(_) => core::ptr::null(),
+                Some(_) => None,
                 None => self.ranges.slots(pmd),
             },
             pages,
@@ -128,10 +123,9 @@ impl SwapCache {
         if g.entry == Some(SwapPlace::SCATTERED) {
             return true;
         }
-        let table = self.ranges.slots(pmd);
-        if table.is_null() {
+        let Some(table) = self.ranges.slots(pmd) else {
             return false;
-        }
+        };
         if g.tables.insert(Had::SLOTS) {
             self.charge.charge(1);
         }
@@ -139,8 +133,7 @@ impl SwapCache {
             for page in g.swapped.runs().flatten() {
                 let word = first.checked_add(page as u64).and_then(SlotWord::new);
                 let Some(word) = word else { return false };
-                // SAFETY: the lock is held; the table has an element for each page.
-                unsafe { (*table)[page] = word };
+                table.set(page, word);
             }
         }
         g.entry = Some(SwapPlace::SCATTERED);
@@ -149,15 +142,25 @@ impl SwapCache {
 
     /// Gives `pages` the new slots, in their order. The range is scattered.
     pub(super) fn name_slots(&self, pmd: Pmd, pages: PageMask, slots: &Extents) {
-        let table = self.ranges.slots(pmd);
+        // `scatter` has seen to it that there is one.
+        let Some(table) = self.ranges.slots(pmd) else {
+            return;
+        };
         let each = slots
             .iter()
             .flat_map(|e| (0..u64::from(e.nr)).map_while(|i| e.entry.checked_add(i)));
         for (page, word) in pages.runs().flatten().zip(each.map_while(SlotWord::new)) {
-            // SAFETY: `scatter` made the table; the lock is held.
-            unsafe { (*table)[page] = word };
+            table.set(page, word);
         }
     }
+}
+
+/// A test's own table.
+#[cfg(test)]
+pub(super) fn table_of(slot_of: impl Fn(usize) -> SwapEntry) -> SlotTable {
+    let table = SlotTable::default();
+    (0..PMD_NR).for_each(|page| table.set(page, SlotWord::new(slot_of(page)).unwrap()));
+    table
 }
 
 #[cfg(test)]
@@ -169,7 +172,7 @@ mod tests {
         SwapEntry::new(DeviceId::new(device).unwrap(), slot).unwrap()
     }
 
-    fn list(first: Option<SwapEntry>, table: *const SlotTable, pages: PageMask) -> Vec<Piece> {
+    fn list(first: Option<SwapEntry>, table: Option<&SlotTable>, pages: PageMask) -> Vec<Piece> {
         let pieces = Pieces {
             first,
             table,
@@ -182,7 +185,7 @@ mod tests {
     #[test]
     fn pieces_of_a_cluster_are_the_runs() {
         let pages = PageMask::of(0..3).or(PageMask::of(509..512));
-        let got = list(Some(at(1, 1024)), core::ptr::null(), pages);
+        let got = list(Some(at(1, 1024)), None, pages);
         assert_eq!(
             got,
             [
@@ -196,34 +199,27 @@ mod tests {
                 }
             ]
         );
-        let whole = list(Some(at(0, 0)), core::ptr::null(), PageMask::FULL);
+        let whole = list(Some(at(0, 0)), None, PageMask::FULL);
         assert_eq!(whole.len(), 1);
         assert_eq!(whole[0].pages, 0..512);
     }
 
     #[test]
     fn what_lies_together_in_slots_is_joined() {
-        let slots: SlotTable = core::array::from_fn(|page| {
-            let entry = match page {
+        let slots = table_of(|page| {
+            match page {
                 3 => at(0, 100),
                 7..=8 => at(0, 94 + page as u64),
                 // The next cluster.
                 20..=21 => at(0, 490 + page as u64),
                 22 => at(0, 512),
                 _ => at(1, 700),
-            };
-            SlotWord::new(entry).unwrap()
+            }
         });
         let pages = [3..4, 7..9, 20..23].map(PageMask::of);
         let pages = pages.into_iter().fold(PageMask::EMPTY, PageMask::or);
         let list = |packed| -> Vec<_> {
-            let pieces = Pieces {
-                first: None,
-                table: &slots,
-                pages,
-                at: 0,
-            };
-            let joined = pieces.joined(packed);
+            let joined = Pieces::of_table(&slots, pages).joined(packed);
             joined.map(|j| (j.pages, j.nr, j.entry)).collect()
         };
         let tail = [(20..22, 2, at(0, 510)), (22..23, 1, at(0, 512))];
@@ -235,17 +231,20 @@ mod tests {
 
     #[test]
     fn pieces_of_a_table_end_with_device_order_and_cluster() {
-        let slots: SlotTable = core::array::from_fn(|page| {
-            let entry = match page {
+        let slots = table_of(|page| {
+            match page {
                 0..=9 => at(0, 100 + page as u64),
                 10..=19 => at(1, 100 + page as u64),
                 20..=29 => at(1, 700 - page as u64),
                 // The cluster ends after page 34.
                 _ => at(1, 2048 - 35 + page as u64),
-            };
-            SlotWord::new(entry).unwrap()
+            }
         });
-        let got = list(None, &slots, PageMask::of(0..22).or(PageMask::of(30..40)));
+        let got = list(
+            None,
+            Some(&slots),
+            PageMask::of(0..22).or(PageMask::of(30..40)),
+        );
         let runs: Vec<_> = got.iter().map(|p| p.pages.clone()).collect();
         assert_eq!(runs, [0..10, 10..20, 20..21, 21..22, 30..35, 35..40]);
         assert_eq!(got[5].entry, at(1, 2048));

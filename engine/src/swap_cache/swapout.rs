@@ -189,7 +189,7 @@ impl SwapCache {
     fn compress(&self, pmd: Pmd, r: &Range, out: &Leaving, list: List) -> Compressed {
         let frame = out.frame;
         let pages = out.pages.minus(out.zero);
-        let mut handles = [0; PMD_NR];
+        let mut handles = [None; PMD_NR];
         let stored = self.store(pmd, frame, pages, list, &mut handles);
         if stored.is_empty() {
             return Compressed::Pages(stored);

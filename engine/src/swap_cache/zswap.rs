@@ -11,7 +11,7 @@ use crate::mm::{Page, PageMask, Pmd, PAGE_SIZE, PMD_NR};
 use crate::policy::{Admission, Fill, List, Unit};
 use crate::sys::thread::now_ns;
 use crate::sys::Errno;
-use crate::vma::{Had, HandleTable, IoState, Queue, RangeGuard};
+use crate::vma::{Had, IoState, Queue, RangeGuard};
 use crate::zpool::{By, Codec, Handle, How, Owner, Pages, Zpool, LARGEST};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -104,6 +104,9 @@ pub enum WriteBack {
     Ready(Pmd),
 }
 
+/// Objects that pages have become, and no range has yet.
+pub(super) type Handles = [Option<Handle>; PMD_NR];
+
 impl SwapCache {
     /// Of `pages`, which are in the frame of a range that is being written, those that were stored: those
     /// that became small, and without a device the others as they are, as long as there is room. For the
@@ -114,7 +117,7 @@ impl SwapCache {
         frame: Frame,
         pages: PageMask,
         list: List,
-        handles: &mut HandleTable,
+        handles: &mut Handles,
     ) -> PageMask {
         let z = &self.zswap;
         let Some(pool) = z.pool.as_ref().filter(|_| !pages.is_empty()) else {
@@ -146,7 +149,7 @@ impl SwapCache {
             match pool.store(unsafe { &*from }, Owner { pmd, page }, time, how) {
                 Some(s) => {
                     self.charge.charge(s.grown.0);
-                    handles[page] = s.handle.to_word();
+                    handles[page] = Some(s.handle);
                     stored.insert(page);
                     bytes += s.bytes.next_multiple_of(64);
                     small += u64::from(s.codec == Some(Codec::Zstd));
@@ -166,10 +169,10 @@ impl SwapCache {
     }
 
     /// Objects that no range has.
-    pub(super) fn forget_stored(&self, pages: PageMask, handles: &HandleTable) {
+    pub(super) fn forget_stored(&self, pages: PageMask, handles: &Handles) {
         if let Some(pool) = self.zswap.pool.as_ref().filter(|_| !pages.is_empty()) {
             let all = pages.runs().flatten();
-            let freed = pool.free(all.filter_map(|page| Handle::from_word(handles[page])));
+            let freed = pool.free(all.filter_map(|page| handles[page]));
             self.shrunk(freed);
         }
     }
@@ -187,13 +190,13 @@ impl SwapCache {
         pmd: Pmd,
         g: &mut RangeGuard<'_>,
         stored: PageMask,
-        handles: &HandleTable,
+        handles: &Handles,
     ) -> PageMask {
-        let table = self.ranges.handles(pmd);
-        let came_back = match table.is_null() {
-            true => stored,
-            false => stored.and(g.present),
+        let Some(table) = self.ranges.handles(pmd) else {
+            self.forget_stored(stored, handles);
+            return PageMask::EMPTY;
         };
+        let came_back = stored.and(g.present);
         self.forget_stored(came_back, handles);
         let stored = stored.minus(came_back);
         if stored.is_empty() {
@@ -203,8 +206,9 @@ impl SwapCache {
             self.charge.charge(1);
         }
         for page in stored.runs().flatten() {
-            // SAFETY: the lock is held; the table has an element for each page.
-            unsafe { (*table)[page] = handles[page] };
+            if let Some(handle) = handles[page] {
+                table.set(page, handle);
+            }
         }
         g.compressed = g.compressed.or(stored);
         g.moving = g.moving.minus(stored);
@@ -221,14 +225,13 @@ impl SwapCache {
     }
 
     /// The object of each of `pages`, which are compressed. The caller has the range's lock.
-    fn handles_of(&self, pmd: Pmd, pages: PageMask) -> impl Iterator<Item = (usize, Handle)> {
+    fn handles_of(&self, pmd: Pmd, pages: PageMask) -> impl Iterator<Item = (usize, Handle)> + '_ {
         let table = self.ranges.handles(pmd);
         let mut at = 0;
         core::iter::from_fn(move || {
-            let page = pages.next_from(at).filter(|_| !table.is_null())?;
+            let page = pages.next_from(at)?;
             at = page + 1;
-            // SAFETY: the lock is held; the table has an element for each page.
-            Some((page, Handle::from_word(unsafe { (*table)[page] })))
+            Some((page, table?.get(page)))
         })
         .filter_map(|(page, handle)| Some((page, handle?)))
     }
@@ -417,15 +420,12 @@ impl SwapCache {
         };
         // Under the lock it is neither freed nor moved to another range.
         let g = r.lock();
-        let table = self.ranges.handles(pmd);
-        // SAFETY: the lock is held; the table has an element for each page.
-        let is_its = || unsafe { (*table)[page] } == handle.to_word();
-        if !g.compressed.has(page) || table.is_null() || !is_its() {
+        let table = self.ranges.handles(pmd).filter(|_| g.compressed.has(page));
+        let Some(table) = table.filter(|table| table.get(page) == Some(handle)) else {
             return;
-        }
+        };
         if let Some(new) = pool.relocate(handle) {
-            // SAFETY: as above.
-            unsafe { (*table)[page] = new.to_word() };
+            table.set(page, new);
             let freed = pool.free([handle].into_iter());
             self.shrunk(freed);
         }
@@ -504,17 +504,15 @@ impl SwapCache {
         there: impl Fn(usize) -> usize,
     ) {
         let (pmd, g) = to;
-        let table = self.ranges.handles(pmd);
-        if pages.is_empty() || table.is_null() {
+        let Some(table) = self.ranges.handles(pmd).filter(|_| !pages.is_empty()) else {
             return;
-        }
+        };
         if g.tables.insert(Had::HANDLES) {
             self.charge.charge(1);
         }
         for (page, handle) in self.handles_of(from, pages) {
             let page = there(page);
-            // SAFETY: the lock is held; the table has an element for each page.
-            unsafe { (*table)[page] = handle.to_word() };
+            table.set(page, handle);
             g.compressed.insert(page);
             if let Some(pool) = &self.zswap.pool {
                 pool.set_owner(handle, Owner { pmd, page });
