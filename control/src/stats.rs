@@ -165,6 +165,8 @@ counters! {
     fault_near: Sum,
     /// Times it did not get to run there, or there was nothing to do.
     fault_near_ended: Sum,
+    /// Faults that came while more threads wanted to run than there are processors.
+    fault_crowded: Sum,
     /// Moves refused because a page is shared after fork or pinned by I/O.
     move_busy: Sum,
     /// Moves that were split because mappings or protections differ within 2 MiB.

@@ -12,6 +12,7 @@ pub mod bpf;
 pub mod fd;
 pub mod futex;
 pub mod limits;
+pub mod load;
 pub mod maps;
 pub mod mem;
 pub mod pagemap;

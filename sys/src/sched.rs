@@ -73,6 +73,89 @@ pub fn set_policy(tid: u32, policy: Policy) -> Result<(), Errno> {
     .map(|_| ())
 }
 
+/// The shortest slice that the kernel gives, in nanoseconds.
+const SHORTEST_SLICE_NS: u64 = 100_000;
+
+/// `struct sched_attr` as it was at first (SCHED_ATTR_SIZE_VER0).
+#[repr(C)]
+#[derive(Default)]
+struct Attr {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    /// For SCHED_OTHER the slice, since Linux 6.12; 0 is the kernel's own.
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+fn attr() -> Result<Attr, Errno> {
+    let mut attr = Attr::default();
+    // SAFETY: the structure has the size that is given, and outlives the call.
+    unsafe {
+        syscall(
+            libc::SYS_sched_getattr,
+            [0, &mut attr as *mut _ as usize, size_of::<Attr>(), 0],
+        )
+    }
+    .map(|_| attr)
+}
+
+/// Gives the calling thread, if it is an ordinary one, and those that it starts, the shortest slice there is: when
+/// they wake they need not wait until the slice of whoever runs there is over (PREEMPT_SHORT, Linux 6.12; an
+/// older kernel takes the call and changes nothing). Their share of processor time stays what it was.
+pub fn shortest_slice() -> Result<(), Errno> {
+    let mut attr = attr()?;
+    if attr.policy != libc::SCHED_OTHER as u32 {
+        return Ok(());
+    }
+    attr.runtime = SHORTEST_SLICE_NS;
+    // SAFETY: the structure outlives the call.
+    unsafe { syscall(libc::SYS_sched_setattr, [0, &raw const attr as usize, 0]) }.map(|_| ())
+}
+
+/// The calling thread's nice value.
+pub fn nice() -> Result<i32, Errno> {
+    attr().map(|a| a.nice)
+}
+
+/// Changes it. An error where it is lower than before and the right to that is missing.
+pub fn set_nice(nice: i32) -> Result<(), Errno> {
+    let nice = nice.clamp(-20, 19);
+    // SAFETY: no pointers.
+    unsafe {
+        syscall(
+            libc::SYS_setpriority,
+            [libc::PRIO_PROCESS as usize, 0, nice as usize],
+        )
+    }
+    .map(|_| ())
+}
+
+/// How often the calling thread had to leave its CPU to another thread while it would have run on. (Where the
+/// host takes a virtual CPU away the kernel does not know of it.)
+#[derive(Default)]
+pub struct Switches(i64);
+
+impl Switches {
+    /// Whether it has since this was asked last.
+    pub fn has_grown(&mut self) -> bool {
+        // SAFETY: a structure of integers.
+        let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
+        // SAFETY: the structure outlives the call.
+        let got = unsafe {
+            syscall(
+                libc::SYS_getrusage,
+                [libc::RUSAGE_THREAD as usize, &raw mut usage as usize],
+            )
+        };
+        let before = core::mem::replace(&mut self.0, usage.ru_nivcsw);
+        got.is_ok() && usage.ru_nivcsw > before
+    }
+}
+
 /// Gives the calling thread's transfers the priority of an ordinary thread's, whatever its policy
 /// becomes: the kernel puts those of SCHED_IDLE behind everybody's.
 pub fn ordinary_io() -> Result<(), Errno> {
@@ -209,6 +292,29 @@ mod tests {
         let line = format!("17 (a) b (c)){rest}\n");
         assert_eq!(processor(line.as_bytes()), Some(39));
         assert_eq!(processor(b"17 (x) S 1 2"), None);
+    }
+
+    #[test]
+    fn what_a_thread_runs_with_outlasts_other_policies() {
+        std::thread::spawn(|| {
+            let before = nice().unwrap();
+            shortest_slice().unwrap();
+            let may = set_nice(before - 3).is_ok();
+            let now = nice().unwrap();
+            assert_eq!(now, if may { before - 3 } else { before });
+            // Before Linux 6.12 slices are the kernel's.
+            if attr().unwrap().runtime == SHORTEST_SLICE_NS && may_leave_idle() {
+                let tid = crate::thread::gettid();
+                set_policy(tid, Policy::Idle).unwrap();
+                set_policy(tid, Policy::Other).unwrap();
+                assert_eq!(attr().unwrap().runtime, SHORTEST_SLICE_NS);
+                assert_eq!(nice().unwrap(), now);
+            }
+            set_nice(before).unwrap();
+            assert_eq!(nice().unwrap(), before);
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::sync::Mutex;
 use crate::sys::futex::{self, Scope};
 use crate::sys::limits::Raised;
 use crate::sys::maps::MapsFile;
+use crate::sys::sched;
 use crate::sys::task;
 use crate::sys::thread::{self, Files};
 use crate::sys::uffd::{Source, Uffd};
@@ -314,6 +315,8 @@ fn rebuild(e: &'static Engine, s: &Start<'_>, joined: &Joined) -> Result<(), Sta
 
 /// Becomes the fault handler, after starting reclaim on the same descriptors.
 pub(super) fn run(e: &'static Engine, s: &Start<'_>) {
+    // For reclaim too, which inherits it.
+    let _ = sched::shortest_slice();
     let kick = Kick::new(&e.cache.charge, &e.line);
     let mut handler = match Handler::new(&e.cache, e.devices(), kick) {
         Ok(h) => h,

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod ahead;
+mod crowd;
 mod near;
 mod record;
 mod spin;
@@ -18,22 +19,19 @@ use crate::policy::Intake;
 use crate::pressure::Kick;
 use crate::swap_cache::{Ahead, FillBuffers, Frame, Gather, Plan, SwapCache, MAX_FRAMES};
 use crate::swap_io::SwapIo;
+use crate::sys::sched::Switches;
 use crate::sys::thread::now_ns;
 use crate::sys::uffd::{Msg, PageFault};
 use crate::sys::{syscall, Errno};
 use ahead::{AheadQueue, AHEAD_MAX};
+use crowd::Crowd;
 use near::Near;
 use record::Record;
-use spin::Spin;
+use spin::{Spin, Wait};
 use transfer::{Read, To, Transfer, DEPTH, GATHERS};
 
-/// How long the handler looks for more before it sleeps. Waking a sleeping thread on another CPU
-/// costs tens of microseconds in a virtual machine, as much as a read of the disk.
-const SPIN_NS: u64 = 50_000;
-/// As long as a read is in flight.
-const SPIN_READ_NS: u64 = 150_000;
-/// A moment's pause between two looks that took so long was another thread's.
-const PREEMPTED_NS: u64 = 20_000;
+/// A moment's pause between two looks that took so long was another thread's, or the host's.
+const PAUSED_NS: u64 = 20_000;
 
 /// Times that MADV_WILLNEED waits for memory.
 const WILL_NEED_WAITS: usize = 16;
@@ -50,6 +48,10 @@ pub struct Handler<'e> {
     intake: Intake,
     ahead: AheadQueue,
     spin: Spin,
+    /// Since when there has been nothing to do.
+    waits_since_ns: u64,
+    switches: Switches,
+    crowd: Crowd,
     near: Near<'e>,
     /// The connection with the supervisor, which wakes this thread too.
     link: i32,
@@ -101,6 +103,9 @@ impl<'e> Handler<'e> {
             intake: Intake::default(),
             ahead: AheadQueue::new(),
             spin: Spin::new(),
+            waits_since_ns: 0,
+            switches: Switches::default(),
+            crowd: Crowd::new(),
             near: Near::new(kick),
             link: -1,
             record: None,
@@ -161,39 +166,42 @@ impl<'e> Handler<'e> {
         found
     }
 
-    /// Looks for a while, where that has been worth it.
-    fn look_again(&mut self, other: &mut dyn FnMut(&mut Self, &PageFault) -> bool) -> bool {
-        if !self.spin.may() {
-            return false;
+    /// What there is nothing of at the moment.
+    fn waits_for(&self) -> Wait {
+        match self.io.in_flight() {
+            0 => Wait::Fault,
+            _ => Wait::Read,
         }
-        let limit = if self.io.in_flight() > 0 {
-            SPIN_READ_NS
-        } else {
-            SPIN_NS
-        };
+    }
+
+    /// Looks for a while, where that is worth it.
+    fn look_again(&mut self, other: &mut dyn FnMut(&mut Self, &PageFault) -> bool) -> bool {
+        let (wait, near) = (self.waits_for(), self.kick.near() != 0);
         let start = now_ns();
-        let mut preempted = false;
-        let found = loop {
+        self.waits_since_ns = start;
+        let Some(limit) = self.spin.limit_ns(wait, near, self.crowd.is_there()) else {
+            return false;
+        };
+        loop {
+            let began = now_ns();
             if self.look(other) {
-                self.spin.worked();
-                break true;
+                self.spin.lasted(wait, began - start);
+                return true;
             }
             // Asked after looking: where the program runs on this CPU the time was its own.
             let looked = now_ns();
             if looked - start >= limit {
-                self.spin.failed();
-                break false;
+                return false;
             }
             for _ in 0..4 {
                 core::hint::spin_loop();
             }
-            preempted |= now_ns() - looked > PREEMPTED_NS;
-        };
-        // Beside a thread that jumps the processor is that thread's, as it should be.
-        if preempted && self.kick.near() == 0 {
-            self.spin.gives_way();
+            // Beside a thread that jumps the processor is that thread's, as it should be.
+            let paused = now_ns() - looked;
+            if !near && paused > PAUSED_NS && self.switches.has_grown() {
+                self.spin.was_taken(paused);
+            }
         }
-        found
     }
 
     /// Waits until no transfer of the handler is in flight and nothing is held ahead.
@@ -211,6 +219,7 @@ impl<'e> Handler<'e> {
         self.flush_record();
         let gathers = self.gathers.iter().map(Gather::touched);
         let own = self.buffers.touched() + gathers.sum::<usize>();
+        self.crowd.leave();
         self.cache.uncharge_own(own);
     }
 
@@ -222,6 +231,7 @@ impl<'e> Handler<'e> {
 
     fn sleep(&mut self) -> bool {
         self.flush_record();
+        let wait = self.waits_for();
         let mut fds = [libc::pollfd {
             fd: -1,
             events: libc::POLLIN,
@@ -247,12 +257,17 @@ impl<'e> Handler<'e> {
         };
         // SAFETY: array and time outlive the call; no signal mask.
         let _ = unsafe { syscall(libc::SYS_ppoll, [fds.as_mut_ptr() as usize, n, limit, 0, 8]) };
+        self.spin.lasted(wait, now_ns() - self.waits_since_ns);
         fds[1].revents != 0
     }
 
     fn serve(&mut self, f: &PageFault) {
         let start_ns = now_ns();
         self.near.seen(f.tid, start_ns);
+        self.crowd.look(start_ns);
+        if self.crowd.is_there() {
+            self.cache.stats().fault_crowded.inc();
+        }
         if let Some(record) = &mut self.record {
             record.note(f.addr, f.write, f.tid, start_ns);
         }
@@ -298,6 +313,15 @@ impl<'e> Handler<'e> {
         }
     }
 
+    /// A fault that goes on with nothing. Where others want the processor too the handler is not near: there it would
+    /// run after them.
+    fn jump(&mut self, tid: u32) {
+        match self.crowd.is_there() {
+            false => self.near.jump(tid),
+            true => self.near.leave(),
+        }
+    }
+
     /// Does what is to be done for a fault; false where it has to be asked again.
     fn carry_out(&mut self, plan: Plan, s: &mut Serving) -> bool {
         let stats = self.cache.stats();
@@ -314,7 +338,7 @@ impl<'e> Handler<'e> {
                 self.cache.load_took(pages, took_ns);
                 s.took = s.arrival.took(pages, true);
                 if s.arrival.jumps() {
-                    self.near.jump(s.tid);
+                    self.jump(s.tid);
                 }
             }
             Plan::Wait => stats.pgmajfault.inc(),
@@ -337,7 +361,7 @@ impl<'e> Handler<'e> {
                 stats.pgmajfault.inc();
                 s.took = s.arrival.took(pages.count(), false);
                 if s.arrival.jumps() {
-                    self.near.jump(s.tid);
+                    self.jump(s.tid);
                 }
                 self.submit(s.read(To::Buffer(buffer), pages, entry));
             }
