@@ -13,6 +13,7 @@ pub struct Document {
     pub test: &'static str,
     pub processes: u32,
     pub threads: u32,
+    pub busy_threads: u32,
     pub rounds: u64,
     /// In a round after the first, of all processes and threads.
     pub accesses: u64,
@@ -290,6 +291,7 @@ mod tests {
             test: "swap-w-seq",
             processes: 1,
             threads: 1,
+            busy_threads: 0,
             rounds: 2,
             accesses: 2,
             writes_percent: 100,

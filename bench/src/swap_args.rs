@@ -22,6 +22,10 @@ pub struct SwapArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: Option<u32>,
 
+    /// Threads of each process that only compute, beside the others
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=256))]
+    pub busy: u32,
+
     /// Rounds; the first fills the memory, the others are the test
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     pub rounds: u64,
@@ -102,6 +106,7 @@ pub struct Plan {
     pub workload: Workload,
     pub processes: u32,
     pub threads: u32,
+    pub busy: u32,
     pub rounds: u64,
     /// Of each thread in a round.
     pub accesses: u64,
@@ -200,6 +205,7 @@ impl SwapArgs {
         SwapArgs {
             processes: 1,
             threads: None,
+            busy: 0,
             rounds: 3,
             accesses: None,
             writes: None,
@@ -247,6 +253,7 @@ impl SwapArgs {
             workload: *workload,
             processes: self.processes,
             threads,
+            busy: self.busy,
             rounds: self.rounds,
             accesses,
             writes: self.writes,
@@ -321,6 +328,7 @@ impl Plan {
             rounds: self.rounds,
             accesses: self.accesses,
             threads: self.threads,
+            busy: self.busy,
             writes: self.writes,
             theta: self.theta,
             processes: self.processes,

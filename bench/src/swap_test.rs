@@ -69,6 +69,7 @@ pub fn compare(plan: &Plan, stop: &Interrupt) -> Result<Document, Error> {
         test: plan.workload.name,
         processes: plan.processes,
         threads: plan.threads,
+        busy_threads: plan.busy,
         rounds: plan.rounds,
         accesses: plan.accesses * workers,
         writes_percent: plan.writes.unwrap_or(plan.workload.writes),
@@ -157,8 +158,12 @@ fn heading(plan: &Plan) -> String {
         1 => String::new(),
         n => format!(" with {n} threads"),
     };
+    let busy = match plan.busy {
+        0 => String::new(),
+        n => format!(" beside {}", plural(n.into(), "busy thread")),
+    };
     format!(
-        "{}: {processes}{threads}, {} over {} of memory, {}, swap {}, median of {}",
+        "{}: {processes}{threads}{busy}, {} over {} of memory, {}, swap {}, median of {}",
         plan.workload.name,
         plan.data(),
         plan.memory,

@@ -2,9 +2,12 @@
 //! object per round.
 
 use std::fs;
+use std::hint::black_box;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Barrier};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -34,6 +37,10 @@ pub struct WorkerArgs {
 
     #[arg(long)]
     pub threads: u32,
+
+    /// Threads that only compute
+    #[arg(long)]
+    pub busy: u32,
 
     /// In place of the workload's
     #[arg(long)]
@@ -111,6 +118,7 @@ impl WorkerArgs {
         option("rounds", Some(self.rounds.to_string()));
         option("accesses", Some(self.accesses.to_string()));
         option("threads", Some(self.threads.to_string()));
+        option("busy", Some(self.busy.to_string()));
         option("writes", self.writes.map(|n| n.to_string()));
         option("theta", self.theta.map(|n| n.to_string()));
         option("processes", Some(self.processes.to_string()));
@@ -186,6 +194,7 @@ fn work(workload: &Workload, args: &WorkerArgs) -> io::Result<bool> {
         .zip(0..u64::from(args.threads))
         .map(|(words, thread)| Part::new(words, thread * part_pages as u64))
         .collect();
+    let _busy = Busy::start(args.busy);
     let mut well = true;
     for round in 0..args.rounds {
         if args.index.is_some() {
@@ -220,6 +229,40 @@ fn work(workload: &Workload, args: &WorkerArgs) -> io::Result<bool> {
         io::stdin().read_to_end(&mut Vec::new())?;
     }
     Ok(well)
+}
+
+/// Threads that compute until this is dropped.
+struct Busy {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Busy {
+    fn start(threads: u32) -> Busy {
+        let stop = Arc::new(AtomicBool::new(false));
+        let compute = |stop: Arc<AtomicBool>| {
+            let mut n = 0u64;
+            while !stop.load(Relaxed) {
+                n = black_box(n.wrapping_mul(6364136223846793005).wrapping_add(1));
+            }
+        };
+        let threads = (0..threads)
+            .map(|_| {
+                let stop = stop.clone();
+                std::thread::spawn(move || compute(stop))
+            })
+            .collect();
+        Busy { stop, threads }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
 }
 
 /// All threads, from the moment when all are ready to the end of the last.

@@ -94,6 +94,21 @@ fn a_build_that_swaps() {
 }
 
 #[test]
+fn jumps_beside_threads_that_compute() {
+    let mut line = vec!["swap-r-rand", "--threads", "2", "--busy", "2"];
+    line.extend(SMALL);
+    let document = document(&line);
+    assert_eq!(document["busy_threads"], 2);
+    let rounds = &document["contestants"][0]["runs"][0]["rounds"];
+    let rounds = rounds.as_array().unwrap();
+    assert_eq!(rounds.len(), 3);
+    assert!(
+        rounds.iter().all(|round| round["errors"] == 0),
+        "{rounds:?}"
+    );
+}
+
+#[test]
 fn every_swap_test() {
     for (name, threads) in [
         ("swap-w-seq", 1),

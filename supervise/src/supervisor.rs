@@ -16,6 +16,7 @@ use hugeswap_control::{
 };
 
 use hugeswap_sys::futex::{self, Scope};
+use hugeswap_sys::sched;
 
 use super::devices::{Places, Total};
 use super::failure::{Failure, EXIT_CANNOT_RUN, EXIT_OURS};
@@ -298,6 +299,12 @@ const LOOK_SOON: Duration = Duration::from_millis(10);
 
 const STRICT_ENDS: &str = "hugeswap: a program of the run is unmanaged, so --strict ends the run";
 
+/// Processes wait for what this thread gives them, be it memory or swap, and it has little to do.
+fn hurry() {
+    let _ = sched::shortest_slice();
+    let _ = sched::nice().and_then(|nice| sched::set_nice(nice - sched::NICER));
+}
+
 impl Run {
     fn supervise(
         mut self,
@@ -327,6 +334,7 @@ impl Run {
         let mut arbiter = arbiter::Arbiter::new(self.limit, !self.devices.is_empty());
         let mut usages: Vec<Usage> = self.usages();
         self.discard_free();
+        hurry();
         loop {
             let is_on = |d| self.orders.usage(d).phase == Phase::On;
             self.processes.grant(self.total, is_on);

@@ -156,6 +156,9 @@ impl Switches {
     }
 }
 
+/// By so much below the program's is the nice value of threads for which many wait.
+pub const NICER: i32 = 10;
+
 /// Gives the calling thread's transfers the priority of an ordinary thread's, whatever its policy
 /// becomes: the kernel puts those of SCHED_IDLE behind everybody's.
 pub fn ordinary_io() -> Result<(), Errno> {

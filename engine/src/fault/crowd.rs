@@ -11,10 +11,6 @@ use crate::sys::sched;
 
 /// How long what was seen is believed.
 const BELIEVED_NS: u64 = 1_000_000;
-/// By so much the handler's nice value is below the program's in a crowd. Not otherwise: who looks for faults in vain
-/// should go last.
-const NICER: i32 = 10;
-
 pub struct Crowd {
     /// None where it can't be seen.
     load: Option<Load>,
@@ -50,7 +46,8 @@ impl Crowd {
     }
 
     fn hurry(&mut self, on: bool) {
-        let by = if on { NICER } else { 0 };
+        // Not otherwise: who looks for faults in vain should go last.
+        let by = if on { sched::NICER } else { 0 };
         self.nice = self.nice.filter(|nice| sched::set_nice(nice - by).is_ok());
     }
 
