@@ -15,10 +15,9 @@ impl Load {
         let mut text = [0u8; 256];
         let cpus = online(read(list, &mut text));
         fd::close(list);
-        Ok(Load {
-            fd: fd::open(c"/proc/loadavg")?,
-            cpus: cpus.ok_or(Errno::EINVAL)?,
-        })
+        let cpus = cpus.ok_or(Errno::EINVAL)?;
+        let fd = fd::open(c"/proc/loadavg")?;
+        Ok(Load { fd, cpus })
     }
 
     /// Whether more threads want a processor than there are processors.

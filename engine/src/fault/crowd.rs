@@ -1,16 +1,17 @@
 //! Whether more threads want a processor than there are, and what the handler does about it.
 //!
 //! The kernel's own swap runs in the thread that faulted. Our handler is a thread of its own, and in a crowd it waits for
-//! a processor while a thread waits for it. So there it does not look for faults, it sleeps: who wakes with a
-//! short slice (`sched::shortest_slice`) runs soon, who is awake waits for its turn, which is a tick of
-//! 4 ms as often as not. And it is nicer to itself than the program is, where it may be: a thread that uses half of a
-//! processor beside one that would use all of it has had its share at any moment, and waits for ticks again.
+//! a processor while a thread waits for it. So there it does not look for faults, it sleeps: a thread that wakes with
+//! a short slice (`sched::shortest_slice`) runs soon, one that is awake waits for its turn, often for a tick
+//! of 4 ms. Where it may, it also lowers its nice value: beside a thread that would use all of a processor it uses
+//! up its share, and would wait for ticks again.
 
 use crate::sys::load::Load;
 use crate::sys::sched;
 
 /// How long what was seen is believed.
 const BELIEVED_NS: u64 = 1_000_000;
+
 pub struct Crowd {
     /// None where it can't be seen.
     load: Option<Load>,

@@ -30,7 +30,8 @@ use record::Record;
 use spin::{Spin, Wait};
 use transfer::{Read, To, Transfer, DEPTH, GATHERS};
 
-/// A moment's pause between two looks that took so long was another thread's, or the host's.
+/// A moment's pause between two looks that took so long was another thread's, or the host's. (Less than
+/// `Spin::was_taken` minds: a switch that is not looked at now would be taken for one in the host's next pause.)
 const PAUSED_NS: u64 = 20_000;
 
 /// Times that MADV_WILLNEED waits for memory.

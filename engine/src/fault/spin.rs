@@ -1,7 +1,7 @@
 //! Whether the handler looks for more before it sleeps, and for how long.
 //!
-//! Who sleeps has to be woken: 2 µs where its CPU was busy, and 50 where the CPU had been halted and is one
-//! of a virtual machine. A miss of a thread that jumps has two such waits of ours, for the read and for the
+//! Who sleeps has to be woken: 2 µs where its CPU was busy, and 20 to 60 where the CPU had been halted and is
+//! one of a virtual machine. A miss of a thread that jumps has two such waits of ours, for the read and for the
 //! thread's next fault. So we look as long as what we wait for usually takes, if that is not long. How long the
 //! waits are is seen in all of them, in those that we slept through as well.
 //!

@@ -40,8 +40,8 @@ const FAILED_MANY: u32 = 16;
 /// For so long when they fail; and when they are full, or this kernel cannot evict.
 const PAUSE_FAILED_NS: u64 = 1_000_000_000;
 const PAUSE_FULL_NS: u64 = 20_000_000;
-/// Compressed memory without a device is full when there has been no room for so long: the supervisor has had time to
-/// give more.
+/// So long after there was no room in compressed memory for the first time, where there is no device, it is not yet taken for
+/// full: the supervisor has time to give more.
 const MORE_NS: u64 = 1_000_000_000;
 /// Full devices are asked again after this, for another process may have freed something.
 const FULL_NS: u64 = 100_000_000;
@@ -110,8 +110,8 @@ pub struct Reclaim<'e> {
     idle: bool,
     /// The supervisor has yet to say whether there is more swap, or how much memory there is.
     awaits_swap: bool,
-    /// Since when there has been no room in compressed memory for anything; 0 if there was.
-    no_room_since_ns: u64,
+    /// When there was no room in compressed memory for the first time; 0 if there always was.
+    no_room_ns: u64,
     swapoff: swapoff::SwapOff,
     watch: watch::Watch,
 }
@@ -146,7 +146,7 @@ impl<'e> Reclaim<'e> {
             full_since_ns: 0,
             idle: false,
             awaits_swap: false,
-            no_room_since_ns: 0,
+            no_room_ns: 0,
             swapoff: swapoff::SwapOff::new(),
             watch: watch::Watch::default(),
         })
@@ -330,23 +330,21 @@ impl<'e> Reclaim<'e> {
                 Start::Full => self.note_full(),
             }
         }
-        if evicted {
-            self.no_room_since_ns = 0;
-        }
         Some(evicted)
     }
 
     /// Whether there may soon be room that there is not now: how much may be compressed follows from the limit, and that
-    /// of a process that has just begun is what others have given up so far.
+    /// of a process that has just begun is what others have given up so far. Once, for who lives at its limit would
+    /// wait again and again.
     fn may_have_more(&mut self) -> bool {
         if !self.cache.swaps_nowhere() {
             return false;
         }
         let now = now_ns();
-        if self.no_room_since_ns == 0 {
-            self.no_room_since_ns = now;
+        if self.no_room_ns == 0 {
+            self.no_room_ns = now;
         }
-        now - self.no_room_since_ns < MORE_NS
+        now - self.no_room_ns < MORE_NS
     }
 
     /// Whether there is room in swap or compressed memory, or none to be had: that only the supervisor can say. Without it
