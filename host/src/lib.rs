@@ -12,6 +12,7 @@
 pub mod out;
 pub mod cgroup;
 pub mod columns;
+pub mod cpu_latency;
 mod group_end;
 pub mod in_use;
 pub mod kernel_swap;

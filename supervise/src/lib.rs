@@ -22,6 +22,7 @@ mod failure;
 mod family;
 mod fault_file;
 mod front;
+mod idle_latency;
 mod inject;
 mod left_behind;
 mod life;

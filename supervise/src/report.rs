@@ -21,6 +21,7 @@ pub struct Run<'a> {
     pub memory: u64,
     pub unmanaged: &'a unmanaged::Watch,
     pub outside: &'a Outside,
+    pub latency_held: Duration,
 }
 
 pub fn figures(run: &Run<'_>, s: &Stats, ended: Option<Status>) -> Value {
@@ -57,6 +58,7 @@ pub fn figures(run: &Run<'_>, s: &Stats, ended: Option<Status>) -> Value {
         "unmanaged_reasons": reasons,
         "outside_bytes": run.outside.bytes(),
         "peak_outside_bytes": run.outside.peak(),
+        "cpu_latency_held_ms": run.latency_held.as_millis() as u64,
         "counters": counters,
         "managed_share": if anon == 0 { Value::Null } else {
             json!(managed as f64 / anon as f64)

@@ -45,6 +45,11 @@ pub struct RunArgs {
     #[arg(long, value_enum, default_value_t, value_name = "CODEC")]
     pub compress_codec: CodecArg,
 
+    /// How long idle processors may take to wake while the run waits for many pages: off, microseconds (as root), or
+    /// auto: none in a virtual machine of up to eight
+    #[arg(long, value_name = "US", value_parser = cpu_latency, default_value = "auto")]
+    pub cpu_latency: CpuLatency,
+
     /// Leave what goes to swap readable for who has the disk; it is checked all the same
     #[arg(long)]
     pub no_encrypt: bool,
@@ -101,6 +106,23 @@ pub fn compress(text: &str) -> Result<Compress, String> {
         (_, Some(0)) => Ok(Compress::Off),
         (_, Some(n)) if n <= 90 => Ok(Compress::Percent(n)),
         _ => Err("give off, auto, or a share of the memory up to 90%, as in 40%".into()),
+    }
+}
+
+/// See `idle_latency`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CpuLatency {
+    Auto,
+    Off,
+    Microseconds(u32),
+}
+
+pub fn cpu_latency(text: &str) -> Result<CpuLatency, String> {
+    match (text, text.parse()) {
+        ("auto", _) => Ok(CpuLatency::Auto),
+        ("off", _) => Ok(CpuLatency::Off),
+        (_, Ok(n)) => Ok(CpuLatency::Microseconds(n)),
+        _ => Err("give auto, off, or microseconds, as in 10".into()),
     }
 }
 

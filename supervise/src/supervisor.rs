@@ -20,6 +20,7 @@ use hugeswap_sys::sched;
 
 use super::devices::{Places, Total};
 use super::failure::{Failure, EXIT_CANNOT_RUN, EXIT_OURS};
+use super::idle_latency::IdleLatency;
 use super::left_behind::Mark;
 use super::owners::{Owners, Swap};
 use super::processes::{Door, Pages, Processes};
@@ -73,6 +74,7 @@ struct Run {
     stats: Option<StatsFile>,
     unmanaged: unmanaged::Watch,
     outside: outside::Outside,
+    latency: IdleLatency,
 }
 
 /// Descriptors that a process needs here, and those of the moment in which it comes.
@@ -131,6 +133,7 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     let ram = ram.map_err(|e| ours("no descriptors", e))?;
     let outside = outside::Outside::new(plan.memory.bytes, ram);
     let stats = args.stats_json.as_deref().and_then(StatsFile::open);
+    let latency = idle_latency(args);
     // The first process would wait for ever for others to give some back.
     if !sys::has_descriptors(OF_A_PROCESS, &file) {
         return Err(Failure::ours(
@@ -153,7 +156,17 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
         stats,
         unmanaged: unmanaged::Watch::new(&plan.library, mark),
         outside,
+        latency,
     })
+}
+
+/// Where a latency is asked for and can't be had, that is said.
+fn idle_latency(args: &RunArgs) -> IdleLatency {
+    let (latency, why) = IdleLatency::new(args.cpu_latency);
+    if let (true, Err(not)) = (args.verbose, why) {
+        errln!("hugeswap: idle processors are left alone: {}", not.why());
+    }
+    latency
 }
 
 fn say_sizes(memory: &Chosen, devices: &[devices::Opened], total: Total) {
@@ -350,6 +363,8 @@ impl Run {
                 arbiter.set_limit(limit);
             }
             let pressed = arbiter.turn(&self.processes);
+            self.latency
+                .look(self.processes.pages_waited_for(), Instant::now());
             self.processes.tell();
             self.take_settings();
             self.follow_orders(&mut usages);
@@ -530,6 +545,7 @@ impl Run {
             memory: plan.memory.bytes,
             unmanaged: &self.unmanaged,
             outside: &self.outside,
+            latency_held: self.latency.held(),
         };
         report::figures(&run, &self.processes.total(), ended)
     }

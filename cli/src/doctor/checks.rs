@@ -10,6 +10,7 @@ use hugeswap_sys::probe::{self, Faults, Features, Limit};
 
 use super::check::{Check, Verdict};
 use hugeswap_host::cgroup::{self, Own};
+use hugeswap_host::cpu_latency;
 use hugeswap_host::in_use::wait_until_free;
 use hugeswap_host::os;
 use hugeswap_host::size::{Size, MIB};
@@ -45,7 +46,16 @@ pub fn all(swap: Option<&SwapSpec>) -> Vec<Check> {
     checks.push(descriptors());
     checks.push(file_size(is_file(swap)));
     checks.push(locked_memory());
+    checks.push(idle_processors());
     checks
+}
+
+fn idle_processors() -> Check {
+    let name = "idle processors";
+    match cpu_latency::should_poll() {
+        Ok(()) => Check::ok(name, "can be kept awake while pages are waited for"),
+        Err(not) => Check::new(name, Verdict::Note, format!("left alone: {}", not.why())),
+    }
 }
 
 fn kernel() -> Check {

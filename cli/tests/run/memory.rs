@@ -154,6 +154,33 @@ fn jumps_of_one_thread() {
     }
 }
 
+/// Idle processors are kept awake meanwhile, where that is wanted and allowed.
+#[test]
+fn jumps_keep_processors_awake() {
+    let jumps = compile("jumps");
+    let held = |latency: &str| {
+        // Memory as a device: reads are many on any machine.
+        let done = Run::new(64, [jumps.to_str().unwrap(), "128", "200000", "1", "0"])
+            .swap("ram")
+            .above(192)
+            .option(format!("--cpu-latency={latency}"))
+            .ok();
+        assert_eq!(done.stdout, "ok\n", "{done}");
+        done.stats.unwrap()["cpu_latency_held_ms"].as_u64().unwrap()
+    };
+    let device = std::fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/cpu_dma_latency");
+    assert_eq!(held("off"), 0);
+    assert_eq!(held("0") > 0, device.is_ok());
+    let wrong = Run::new(64, ["true"]).option("--cpu-latency=soon").go();
+    assert_eq!(wrong.code(), Some(2), "{wrong}");
+    assert!(
+        wrong.stderr.contains("auto, off, or microseconds"),
+        "{wrong}"
+    );
+}
+
 /// Several threads that jump, and all CPUs busy with other things.
 #[test]
 fn jumps_on_a_busy_machine() {

@@ -173,6 +173,13 @@ impl Processes {
         sum
     }
 
+    /// Pages that programs have waited for until they were read, or opened in compressed memory.
+    pub fn pages_waited_for(&self) -> u64 {
+        let of = |s: &Stats| s.pgmajfault.get().saturating_add(s.zswpin.get());
+        let members = self.members.values().map(|m| of(&m.page().stats));
+        members.fold(of(&self.past), u64::saturating_add)
+    }
+
     /// Whether every process has left device `d`, as of the swapoff `epoch`.
     pub fn all_left(&self, d: usize, epoch: u32) -> bool {
         self.members.iter().all(|(&id, m)| {
