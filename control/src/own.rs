@@ -29,6 +29,8 @@ pub struct Proc {
     pub lent: Clusters,
     /// Of the last place for a child that was given before that sweep's end, the key.
     pub swept_after: AtomicU64,
+    /// The supervisor's answer to `more_asked`: its number, times two; and one if more is to come.
+    more_answered: AtomicU32,
     /// For each device the last answer to a wish for swap. The supervisor writes it.
     grants: [AtomicU64; MAX_DEVICES],
     /// Wakes the process's reclaim thread when something here has changed.
@@ -41,6 +43,8 @@ pub struct Proc {
     pub called: AtomicU32,
     /// Nonzero when it would use more if it could.
     pub pressed: AtomicU32,
+    /// Its last question whether it can have more than its limit now; 0 when it has none.
+    more_asked: AtomicU32,
     /// Numbers of the engine's threads, as the process sees them.
     pub engine_tids: [AtomicU32; 3],
     /// For each device the epoch of the last swapoff of which this process has nothing left there.
@@ -76,6 +80,29 @@ pub struct Proc {
 /// A line of the log is cut at this length.
 const LINE: usize = 256;
 const LINES: usize = 32;
+
+/// The number of a process's question whether it can have more than its limit; never 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MoreAsked(u32);
+
+impl MoreAsked {
+    const MOST: u32 = u32::MAX >> 1;
+    pub const FIRST: MoreAsked = MoreAsked(1);
+
+    #[must_use]
+    pub fn next(self) -> MoreAsked {
+        MoreAsked(self.0 % Self::MOST + 1)
+    }
+}
+
+/// What the supervisor says to that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum More {
+    /// Its limit is what it can have.
+    HasAll,
+    /// It is to have more when others have given that up.
+    ToCome,
+}
 
 /// Why hugeswap is not in a program that a process becomes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -307,6 +334,39 @@ impl Proc {
         ((word >> 32) as u32 == wish).then(|| Answer::of_word(word))
     }
 
+    /// A process asks whether it can have more than its limit; this is its question of that number. It has the
+    /// supervisor called after that.
+    pub fn ask_for_more(&self, question: MoreAsked) {
+        self.more_asked.store(question.0, Release);
+    }
+
+    /// It has no question any more, whatever the answer.
+    pub fn ask_for_no_more(&self) {
+        self.more_asked.store(0, Release);
+    }
+
+    /// For the process: what was said to this question, if anything was.
+    pub fn more(&self, question: MoreAsked) -> Option<More> {
+        let word = self.more_answered.load(Acquire);
+        (word >> 1 == question.0).then_some(match word & 1 {
+            0 => More::HasAll,
+            _ => More::ToCome,
+        })
+    }
+
+    /// For the supervisor: the question to which nothing was said yet, or that more is to come.
+    pub fn question(&self) -> Option<MoreAsked> {
+        let asked = self.more_asked.load(Acquire) & MoreAsked::MOST;
+        let ended = asked == 0 || self.more_answered.load(Relaxed) == asked << 1;
+        (!ended).then_some(MoreAsked(asked))
+    }
+
+    /// For the supervisor. Says whether this is news to the process.
+    pub fn answer_question(&self, question: MoreAsked, more: More) -> bool {
+        let word = question.0 << 1 | u32::from(more == More::ToCome);
+        self.more_answered.swap(word, AcqRel) != word
+    }
+
     /// A process needs nothing that is in these clusters any more, and does not use them.
     pub fn give_back(&self, device: usize, grant: Grant) {
         for cluster in (0..SEGMENT_CLUSTERS).filter(|c| grant.clusters >> c & 1 != 0) {
@@ -516,6 +576,27 @@ mod tests {
     fn page() -> &'static Proc {
         // SAFETY: mapped with this size and never unmapped; every bit pattern is valid.
         unsafe { &*(mem::map_anon(Proc::BYTES).unwrap() as *const Proc) }
+    }
+
+    #[test]
+    fn a_question_for_more_is_open_until_all_is_given() {
+        let p = page();
+        let one = MoreAsked::FIRST;
+        assert_eq!((p.question(), p.more(one)), (None, None));
+        p.ask_for_more(one);
+        assert_eq!((p.question(), p.more(one)), (Some(one), None));
+        assert!(p.answer_question(one, More::ToCome));
+        assert!(!p.answer_question(one, More::ToCome));
+        assert_eq!((p.question(), p.more(one)), (Some(one), Some(More::ToCome)));
+        assert!(p.answer_question(one, More::HasAll));
+        assert_eq!((p.question(), p.more(one)), (None, Some(More::HasAll)));
+        let two = one.next();
+        assert_eq!(p.more(two), None);
+        p.ask_for_more(two);
+        assert_eq!(p.question(), Some(two));
+        p.ask_for_no_more();
+        assert_eq!(p.question(), None);
+        assert_eq!(MoreAsked(MoreAsked::MOST).next(), one);
     }
 
     #[test]

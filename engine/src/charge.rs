@@ -118,6 +118,11 @@ impl Charge {
         }
     }
 
+    /// A fork holds the process below its limit for now.
+    pub fn is_capped(&self) -> bool {
+        self.proc().fork_cap.load(Acquire) != 0
+    }
+
     /// Pages that may still be charged; negative above the limit.
     pub fn room(&self) -> i64 {
         self.limit() - self.charged()

@@ -28,6 +28,8 @@ pub struct Line {
     near: AtomicU32,
     /// How often the handler has looked for faults.
     looks: AtomicU32,
+    /// Nonzero while the thread has something to do.
+    runs: AtomicU32,
     /// A fault waits for memory, perhaps for a whole folio.
     starving: AtomicU32,
     /// See `Walking`.
@@ -52,6 +54,15 @@ impl<'e> Kick<'e> {
     /// The reclaim thread's number.
     pub fn reclaim(&self) -> u32 {
         self.line.tid.load(Relaxed)
+    }
+
+    /// The reclaim thread has something to do, or nothing any more. Only it says so.
+    pub fn set_reclaim_runs(&self, runs: bool) {
+        self.line.runs.store(runs.into(), Relaxed);
+    }
+
+    pub fn reclaim_runs(&self) -> bool {
+        self.line.runs.load(Relaxed) != 0
     }
 
     /// The handler's thread number while it is near a thread of the program; else 0.

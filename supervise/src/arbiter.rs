@@ -4,13 +4,13 @@
 //! largest give way, step by step, until those that want more have as much as each other. Who rests
 //! meanwhile gives up what it holds, little by little: if it is used after all, it has faults, and rests no
 //! more. A limit is raised only out of what nobody holds: lowering another's comes first, and only what that
-//! process has really given up is handed on.
+//! process has really given up is handed on. Who asks is told whether more is still to come.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::{Duration, Instant};
 
-use hugeswap_control::Proc;
+use hugeswap_control::{More, Proc};
 use hugeswap_mm::PAGE_SIZE;
 use hugeswap_sys::futex::{self, Scope};
 
@@ -54,11 +54,14 @@ impl Arbiter {
             .retain(|id, _| procs.iter().any(|(i, _)| i == id));
         // A process can write its limit too: no more than all there is is believed.
         let limit_of = |m: &Member| m.page().limit_pages.load(Acquire).clamp(0, self.limit);
+        // Questions first: the answers are to what is divided now.
+        let questions: Vec<_> = procs.iter().map(|(_, m)| m.page().question()).collect();
         let wants: Vec<Want> = procs
             .iter()
-            .map(|&(id, m)| Want {
+            .zip(&questions)
+            .map(|(&(id, m), question)| Want {
                 used: m.charged(),
-                pressed: m.page().pressed.load(Acquire) != 0,
+                pressed: m.page().pressed.load(Acquire) != 0 || question.is_some(),
                 rests: rests(&mut self.faults, id, m.page()) && self.has_devices,
             })
             .collect();
@@ -86,6 +89,17 @@ impl Arbiter {
                 waiting |= base.min(t) + more < t;
             }
         }
+        for ((&(_, m), question), &t) in procs.iter().zip(questions).zip(&targets) {
+            if let Some(question) = question {
+                let more = match limit_of(m) < t {
+                    true => More::ToCome,
+                    false => More::HasAll,
+                };
+                if m.page().answer_question(question, more) {
+                    call(m.page());
+                }
+            }
+        }
         waiting
     }
 }
@@ -102,6 +116,10 @@ fn rests(faults: &mut HashMap<Id, (u64, Instant)>, id: Id, p: &Proc) -> bool {
 
 fn set_limit(p: &Proc, pages: i64) {
     p.limit_pages.store(pages, Release);
+    call(p);
+}
+
+fn call(p: &Proc) {
     p.limit_seq.fetch_add(1, Release);
     futex::wake(&p.limit_seq, 1, Scope::Shared);
 }
@@ -109,7 +127,7 @@ fn set_limit(p: &Proc, pages: i64) {
 #[derive(Clone, Copy, Debug)]
 struct Want {
     used: i64,
-    /// It has less free than it would like to have.
+    /// It has less free than it would like to have, or no room for what is to leave.
     pressed: bool,
     rests: bool,
 }

@@ -6,7 +6,7 @@ use super::syscall::{syscall, Errno};
 /// `/proc/loadavg`, kept open.
 pub struct Load {
     fd: i32,
-    cpus: u32,
+    cpus: i32,
 }
 
 impl Load {
@@ -15,15 +15,17 @@ impl Load {
         let mut text = [0u8; 256];
         let cpus = online(read(list, &mut text));
         fd::close(list);
+        let cpus = cpus.and_then(|n| i32::try_from(n).ok());
         let cpus = cpus.ok_or(Errno::EINVAL)?;
         let fd = fd::open(c"/proc/loadavg")?;
         Ok(Load { fd, cpus })
     }
 
-    /// Whether more threads want a processor than there are processors.
-    pub fn is_crowded(&self) -> bool {
+    /// How many threads want a processor, beyond the processors that there are; below zero are those without work.
+    pub fn excess(&self) -> Option<i32> {
         let mut text = [0u8; 64];
-        running(read(self.fd, &mut text)).is_some_and(|n| n > self.cpus)
+        let running = i32::try_from(running(read(self.fd, &mut text))?).ok()?;
+        Some(running - self.cpus)
     }
 
     pub fn close(self) {
@@ -94,13 +96,13 @@ mod tests {
             cpus: 0,
         };
         // At least this thread.
-        assert!(none.is_crowded());
+        assert!(none.excess().is_some_and(|n| n > 0));
         let many = Load {
             fd: load.fd,
-            cpus: u32::MAX,
+            cpus: i32::MAX,
         };
-        assert!(!many.is_crowded());
+        assert!(many.excess().is_some_and(|n| n < 0));
         load.close();
-        assert!(!Load { fd: -1, cpus: 0 }.is_crowded());
+        assert_eq!(Load { fd: -1, cpus: 0 }.excess(), None);
     }
 }

@@ -135,6 +135,7 @@ impl<'e> Handler<'e> {
     /// the engine's own doorbell pages.
     /// True when something has come by the link.
     pub fn turn(&mut self, other: &mut dyn FnMut(&mut Self, &PageFault) -> bool) -> bool {
+        self.crowd.look(now_ns(), self.kick);
         !self.look(other) && !self.look_again(other) && self.sleep()
     }
 
@@ -185,6 +186,7 @@ impl<'e> Handler<'e> {
         };
         loop {
             let began = now_ns();
+            self.crowd.look(began, self.kick);
             if self.look(other) {
                 self.spin.lasted(wait, began - start);
                 return true;
@@ -265,7 +267,6 @@ impl<'e> Handler<'e> {
     fn serve(&mut self, f: &PageFault) {
         let start_ns = now_ns();
         self.near.seen(f.tid, start_ns);
-        self.crowd.look(start_ns);
         if self.crowd.is_there() {
             self.cache.stats().fault_crowded.inc();
         }

@@ -32,8 +32,8 @@ const TIMES: u64 = 4;
 const SHORTEST_NS: u64 = 50_000;
 /// How long who gives way to everybody at once may look.
 const NEAR_NS: u64 = 2_000_000;
-/// Another thread that had the processor for so long wants it.
-const TAKEN_NS: u64 = 50_000;
+/// Another thread that had the processor for so long wants it. (One that faults soon gives it back soon.)
+const TAKEN_NS: u64 = 1_000_000;
 /// Waits slept through after that.
 const PAUSE: u32 = 64;
 

@@ -5,9 +5,11 @@
 //! ready for first touches.
 #![allow(unsafe_code)]
 
+mod more;
 mod swapoff;
 mod watch;
 
+use self::more::Step;
 use crate::device::{Device, Op};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::policy::{staging, InVain};
@@ -40,9 +42,6 @@ const FAILED_MANY: u32 = 16;
 /// For so long when they fail; and when they are full, or this kernel cannot evict.
 const PAUSE_FAILED_NS: u64 = 1_000_000_000;
 const PAUSE_FULL_NS: u64 = 20_000_000;
-/// So long after there was no room in compressed memory for the first time, where there is no device, it is not yet taken for
-/// full: the supervisor has time to give more.
-const MORE_NS: u64 = 1_000_000_000;
 /// Full devices are asked again after this, for another process may have freed something.
 const FULL_NS: u64 = 100_000_000;
 /// Buffers that pages are sealed into are given back when nothing was written for so long; large ones, when
@@ -110,8 +109,7 @@ pub struct Reclaim<'e> {
     idle: bool,
     /// The supervisor has yet to say whether there is more swap, or how much memory there is.
     awaits_swap: bool,
-    /// When there was no room in compressed memory for the first time; 0 if there always was.
-    no_room_ns: u64,
+    more: more::MoreMemory,
     swapoff: swapoff::SwapOff,
     watch: watch::Watch,
 }
@@ -146,7 +144,7 @@ impl<'e> Reclaim<'e> {
             full_since_ns: 0,
             idle: false,
             awaits_swap: false,
-            no_room_ns: 0,
+            more: more::MoreMemory::default(),
             swapoff: swapoff::SwapOff::new(),
             watch: watch::Watch::default(),
         })
@@ -179,11 +177,13 @@ impl<'e> Reclaim<'e> {
         self.mark();
         self.shrink();
         self.prepare();
+        self.kick.set_reclaim_runs(false);
         if self.io.in_flight() > 0 {
             self.reap(true);
         } else if let Some(ms) = self.rest() {
             futex::wait(&self.kick.proc().limit_seq, seq, Some(ms), Scope::Shared);
         }
+        self.kick.set_reclaim_runs(true);
     }
 
     /// How long there is nothing to do, in milliseconds, if nobody calls.
@@ -308,6 +308,7 @@ impl<'e> Reclaim<'e> {
             match self.cache.start_write(pmd, To::Memory, self.devices) {
                 Start::Write(w) => {
                     evicted = true;
+                    self.has_room();
                     self.transfer(slot, Op::Write, w);
                     if self.failed_in_row >= FAILED_MANY {
                         // One at a time, to see whether they work again.
@@ -316,6 +317,7 @@ impl<'e> Reclaim<'e> {
                 }
                 Start::Clean => {
                     evicted = true;
+                    self.has_room();
                     self.kick.made_progress();
                 }
                 Start::Active => {}
@@ -323,47 +325,65 @@ impl<'e> Reclaim<'e> {
                     self.inactive.push(pmd);
                     staged += self.cache.staged(pmd);
                 }
-                Start::Full if self.may_have_more() => {
-                    self.awaits_swap = true;
-                    break;
-                }
+                Start::Full if self.cache.swaps_nowhere() => match self.no_room() {
+                    Step::Full => self.note_full(),
+                    Step::Ask(_) | Step::Wait => break,
+                },
                 Start::Full => self.note_full(),
             }
         }
         Some(evicted)
     }
 
-    /// Whether there may soon be room that there is not now: how much may be compressed follows from the limit, and that
-    /// of a process that has just begun is what others have given up so far. Once, for who lives at its limit would
-    /// wait again and again.
-    fn may_have_more(&mut self) -> bool {
-        if !self.cache.swaps_nowhere() {
-            return false;
+    /// There is no room in compressed memory, and no device. A fork that needs room for the child is no reason to take it for
+    /// full: who forks asks for what can be had.
+    fn no_room(&mut self) -> Step {
+        let (charge, proc) = (&self.cache.charge, self.kick.proc());
+        if charge.is_capped() {
+            return Step::Wait;
         }
-        let now = now_ns();
-        if self.no_room_ns == 0 {
-            self.no_room_ns = now;
+        let answer = proc.more(self.more.question());
+        let step = self.more.no_room(charge.limit(), answer, now_ns());
+        match step {
+            Step::Ask(question) => {
+                proc.ask_for_more(question);
+                charge.call();
+                self.await_supervisor();
+            }
+            Step::Wait => self.await_supervisor(),
+            Step::Full => proc.ask_for_no_more(),
         }
-        now - self.no_room_ns < MORE_NS
+        step
     }
 
-    /// Whether there is room in swap or compressed memory, or none to be had: that only the supervisor can say. Without it
-    /// nobody goes on.
+    fn has_room(&mut self) {
+        if self.more.has_room() {
+            self.kick.proc().ask_for_no_more();
+        }
+    }
+
+    /// Whether there is room in swap or compressed memory, or none to be had: that only the supervisor can say.
     fn has_swap(&mut self) -> bool {
         let c = self.cache;
-        self.awaits_swap = match c.swaps_nowhere() {
+        let has = match c.swaps_nowhere() {
             // How much may be compressed follows from a limit that is still to come.
-            true => c.charge.limit() <= 0,
-            false => !c.slots.prepare(&c.charge, self.devices),
+            true => c.charge.limit() > 0,
+            false => c.slots.prepare(&c.charge, self.devices),
         };
-        if self.awaits_swap {
+        if !has {
             c.prepare_seal_buffer();
-            // The handler may wait for us, and then hears nothing.
-            if fd::is_hung_up(c.charge.line()) {
-                thread::end_killed();
-            }
+            self.await_supervisor();
         }
-        !self.awaits_swap
+        has
+    }
+
+    /// Without the supervisor nobody goes on.
+    fn await_supervisor(&mut self) {
+        self.awaits_swap = true;
+        // The handler may wait for us, and then hears nothing.
+        if fd::is_hung_up(self.cache.charge.line()) {
+            thread::end_killed();
+        }
     }
 
     /// Has compressed memory become as small as it should be.
