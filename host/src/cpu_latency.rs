@@ -6,7 +6,6 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::thread::available_parallelism;
 
 const DEVICE: &str = "/dev/cpu_dma_latency";
 const DRIVER: &str = "/sys/devices/system/cpu/cpuidle/current_driver";
@@ -49,10 +48,12 @@ impl Not {
 
 /// Whether idle processors should poll, and can, while pages are waited for.
 pub fn should_poll() -> Result<(), Not> {
-    if !is_virtual(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()) {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    if !is_virtual(&cpuinfo) {
         return Err(Not::Real);
     }
-    if available_parallelism().map_or(1, usize::from) > FEW_CPUS {
+    // All that are online, for all of them would poll.
+    if count(&cpuinfo) > FEW_CPUS {
         return Err(Not::ManyCpus);
     }
     match fs::read_to_string(DRIVER) {
@@ -63,7 +64,11 @@ pub fn should_poll() -> Result<(), Not> {
     open.map(drop).map_err(|_| Not::Denied)
 }
 
-/// By `/proc/cpuinfo`.
+fn count(cpuinfo: &str) -> usize {
+    let is_one = |l: &&str| l.starts_with("processor") && l.contains(':');
+    cpuinfo.lines().filter(is_one).count()
+}
+
 fn is_virtual(cpuinfo: &str) -> bool {
     let mut flags = cpuinfo.lines().filter(|l| l.starts_with("flags"));
     flags.any(|l| l.split_ascii_whitespace().any(|flag| flag == "hypervisor"))
@@ -81,5 +86,11 @@ mod tests {
         assert!(!of("fpu lahf_lm"));
         assert!(!is_virtual("bugs : hypervisor\n"));
         assert!(!is_virtual(""));
+    }
+
+    #[test]
+    fn processors_are_counted() {
+        let two = "processor\t: 0\nmodel : processor x\n\nprocessor\t: 1\n";
+        assert_eq!((count(two), count("")), (2, 0));
     }
 }
