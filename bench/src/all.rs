@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::error::{io_error, Error};
+use super::error::Error;
 use super::findings::{Medium, Report, Verdict, FIO};
 use super::fio;
-use super::html;
+use super::pages::PageArgs;
 use super::programs::{self, ProgramsArgs};
 use super::swap_args::{Against, SwapArgs};
 use super::swap_test::{self, with_clean_end};
@@ -22,9 +22,8 @@ use hugeswap_host::undo::Interrupt;
 /// Every test on disk and in memory, against the kernel's swap (as root)
 #[derive(clap::Args, Debug, Clone)]
 pub struct AllArgs {
-    /// Write a page with plots and all figures to this file
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    #[command(flatten)]
+    pages: PageArgs,
 
     /// Print every figure as JSON; tables go to standard error then
     #[arg(long)]
@@ -67,121 +66,145 @@ pub fn run(args: &AllArgs) -> ExitCode {
             // Hours may have gone into what is there.
             report.failures.push(format!("not all was measured: {err}"));
         }
-        out!("\n{}", summary(&report));
+        out!("\n{}", align(&report.summary()));
         if args.json {
             out::json(&report).map_err(Error::Report)?;
         }
-        if let Some(path) = &args.html {
-            let page = html::page(&report).map_err(Error::Report)?;
-            std::fs::write(path, page).map_err(io_error("write the file given to --html"))?;
-        }
+        args.pages.write(&report)?;
         end
     })
 }
 
 fn measure(args: &AllArgs, stop: &Interrupt, report: &mut Report) -> Result<(), Error> {
-    let quick = args.quick;
-    let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
     let names = || {
-        workload::ALL
-            .iter()
-            .map(|w| w.name)
-            .chain(["programs", "fio"])
+        let tests = workload::ALL.iter().map(|w| w.name);
+        tests.chain(["programs", "fio"]).collect::<Vec<_>>()
     };
     if let Some(unknown) = args
         .only
         .iter()
-        .find(|only| !names().any(|name| name == **only))
+        .find(|only| !names().contains(&only.as_str()))
     {
-        let names: Vec<&str> = names().collect();
         return Err(Error::Usage(format!(
             "--only: there is no test '{unknown}': give one of {}",
-            names.join(", ")
+            names().join(", ")
         )));
     }
-    let dir = match &args.swap {
-        Some(SwapSpec::Path(path)) => path.clone(),
-        Some(SwapSpec::Ram) => {
-            return Err(Error::Usage(
-                "--swap: the tests in memory are run anyway: give a directory".into(),
-            ));
-        }
-        None => swap_spec::default_directory().map_err(|err| Error::Plan(err.into()))?,
-    };
+    let dir = args.directory()?;
     let disk = SwapSpec::Path(dir.clone());
-    if !matches!(
-        disk.resolve().map_err(|err| Error::Plan(err.into()))?,
-        Target::Directory(_)
-    ) {
-        return Err(Error::Usage(format!(
-            "--swap: {} is not a directory",
-            dir.display()
-        )));
-    }
-    let size = |given: Option<Size>, quick_mib, full_mib| {
-        given.unwrap_or(Size::from_bytes(
-            if quick { quick_mib } else { full_mib } * MIB,
-        ))
-    };
-    let memory = size(args.memory, 96, 512);
     // What none of the tests can do with is said before the first.
-    SwapArgs::plain(memory, SwapSpec::Ram, Against::Kernel)
+    SwapArgs::plain(args.memory(), SwapSpec::Ram, Against::Kernel)
         .plan(&workload::ALL[0])
         .map_err(Error::Plan)?;
-    let runs = args.runs.unwrap_or(if quick { 1 } else { 3 });
-    if wanted("fio") {
+    if args.wants("fio") {
         errln!("hugeswap: fio on {}", dir.display());
-        let data = Size::from_bytes(2 * memory.bytes());
-        match fio::mixed_read_rate(&dir, data, if quick { 3 } else { 10 }, stop) {
+        let data = Size::from_bytes(2 * args.memory().bytes());
+        match fio::mixed_read_rate(&dir, data, if args.quick { 3 } else { 10 }, stop) {
             Ok(rate) => report.fio_mixed_read_rate = Some(rate),
             Err(err) => keep_on(report, "fio", err)?,
         }
     }
-    for workload in workload::ALL.iter().filter(|w| wanted(w.name)) {
+    for workload in workload::ALL.iter().filter(|w| args.wants(w.name)) {
         for (medium, swap) in [(Medium::Disk, &disk), (Medium::Memory, &SwapSpec::Ram)] {
             let threads: &[u32] = match workload.threads {
-                1 if !quick => &[1, 2],
+                1 if !args.quick => &[1, 2],
                 1 => &[1],
                 _ => &[2],
             };
             for threads in threads {
-                let name =
-                    format!("{}, {medium:?}, {threads} threads", workload.name).to_lowercase();
-                errln!("hugeswap: {name}");
-                let swap_args = SwapArgs {
-                    threads: Some(*threads),
-                    runs,
-                    ..SwapArgs::plain(memory, swap.clone(), Against::Kernel)
-                };
-                let result = swap_args
-                    .plan(workload)
-                    .map_err(Error::Plan)
-                    .and_then(|plan| swap_test::compare(&plan, stop));
-                match result {
-                    Ok(document) => {
-                        outln!("{}\n\n{}", document.heading, report::table(&document));
-                        judge(report, workload, medium, &document);
-                        report.tests.push(document);
-                    }
-                    Err(err) => keep_on(report, &name, err)?,
-                }
+                args.test(workload, medium, swap, *threads, stop, report)?;
             }
         }
     }
-    if wanted("programs") {
+    if args.wants("programs") {
+        args.programs(disk, stop, report)?;
+    }
+    Ok(())
+}
+
+impl AllArgs {
+    fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == name)
+    }
+
+    fn size(&self, given: Option<Size>, quick_mib: u64, full_mib: u64) -> Size {
+        let mib = if self.quick { quick_mib } else { full_mib };
+        given.unwrap_or(Size::from_bytes(mib * MIB))
+    }
+
+    fn memory(&self) -> Size {
+        self.size(self.memory, 96, 512)
+    }
+
+    fn runs(&self) -> u32 {
+        self.runs.unwrap_or(if self.quick { 1 } else { 3 })
+    }
+
+    /// Where the tests on disk swap to.
+    fn directory(&self) -> Result<PathBuf, Error> {
+        let dir = match &self.swap {
+            Some(SwapSpec::Path(path)) => path.clone(),
+            Some(SwapSpec::Ram) => {
+                return Err(Error::Usage(
+                    "--swap: the tests in memory are run anyway: give a directory".into(),
+                ));
+            }
+            None => swap_spec::default_directory().map_err(|err| Error::Plan(err.into()))?,
+        };
+        let target = SwapSpec::Path(dir.clone()).resolve();
+        match target.map_err(|err| Error::Plan(err.into()))? {
+            Target::Directory(_) => Ok(dir),
+            _ => Err(Error::Usage(format!(
+                "--swap: {} is not a directory",
+                dir.display()
+            ))),
+        }
+    }
+
+    /// One test on one medium, against all that it can be compared with.
+    fn test(
+        &self,
+        workload: &'static Workload,
+        medium: Medium,
+        swap: &SwapSpec,
+        threads: u32,
+        stop: &Interrupt,
+        report: &mut Report,
+    ) -> Result<(), Error> {
+        let name = format!("{}, {medium:?}, {threads} threads", workload.name).to_lowercase();
+        errln!("hugeswap: {name}");
+        let swap_args = SwapArgs {
+            threads: Some(threads),
+            runs: self.runs(),
+            ..SwapArgs::plain(self.memory(), swap.clone(), Against::Kernel)
+        };
+        let result = swap_args
+            .plan(workload)
+            .map_err(Error::Plan)
+            .and_then(|plan| swap_test::compare(&plan, stop));
+        match result {
+            Ok(document) => {
+                outln!("{}\n\n{}", document.heading, report::table(&document));
+                judge(report, workload, medium, &document);
+                report.tests.push(document);
+                Ok(())
+            }
+            Err(err) => keep_on(report, &name, err),
+        }
+    }
+
+    fn programs(&self, disk: SwapSpec, stop: &Interrupt, report: &mut Report) -> Result<(), Error> {
         let args = ProgramsArgs {
             program: Vec::new(),
-            size: size(args.program_size, 224, 512),
+            size: self.size(self.program_size, 224, 512),
             share: 0.5,
             swap: Some(disk),
             against: Vec::new(),
             compress: None,
-            runs,
+            runs: self.runs(),
             timeout: None,
             no_kernel: false,
             install: false,
-            json: false,
-            html: None,
         };
         let mut document = programs::Document::begin(&args);
         let end = programs::compare(&args, stop, &mut document);
@@ -189,11 +212,8 @@ fn measure(args: &AllArgs, stop: &Interrupt, report: &mut Report) -> Result<(), 
             out!("{}", programs::text(&document));
             report.programs = Some(document);
         }
-        if let Err(err) = end {
-            keep_on(report, "programs", err)?;
-        }
+        end.or_else(|err| keep_on(report, "programs", err))
     }
-    Ok(())
 }
 
 /// One test that can't be run is no reason to throw the others away, but lost data are.
@@ -271,22 +291,4 @@ fn judge(report: &mut Report, workload: &Workload, medium: Medium, test: &report
             target: 0.85,
         });
     }
-}
-
-fn summary(report: &Report) -> String {
-    let mut lines = vec![["", "on", "threads", "against", "times", "at least", ""]
-        .map(String::from)
-        .to_vec()];
-    for verdict in &report.verdicts {
-        lines.push(vec![
-            verdict.what.clone(),
-            format!("{:?}", verdict.medium).to_lowercase(),
-            verdict.threads.to_string(),
-            verdict.against.clone(),
-            format!("{:.2}", verdict.ratio),
-            format!("{:.2}", verdict.target),
-            if verdict.reached() { "" } else { "falls short" }.to_owned(),
-        ]);
-    }
-    align(&lines)
 }

@@ -64,39 +64,13 @@ pub fn page(report: &Report) -> Result<String, String> {
 }
 
 fn head(body: &mut String, report: &Report) {
-    let machine = &report.machine;
     element(body, "h1", "hugeswap and the kernel's swap");
-    let thp = machine
-        .transparent_hugepage
-        .as_deref()
-        .unwrap_or("not there");
-    let text = format!(
-        "{}, hugeswap {} ({}). Linux {}, {} processors ({}), {:.0} GiB of memory, huge pages {thp}.",
-        date(report.seconds_since_1970),
-        machine.version,
-        report.commit,
-        machine.kernel,
-        machine.processors,
-        machine.processor,
-        machine.memory_bytes as f64 / (1u64 << 30) as f64,
-    );
-    element(body, "p", &text);
+    element(body, "p", &report.heading());
     if !report.verdicts.is_empty() {
         explain(body);
     }
-    if report.quick {
-        let text = "A quick run, with small sizes: the figures are rough.";
-        element(body, "p", text);
-    }
-    if let Some(rate) = report.fio_mixed_read_rate {
-        let text = format!(
-            "fio, with requests of 2 MiB, half of them writes: {:.2} GB/s read, and as much written.",
-            rate / 1e9
-        );
-        element(body, "p", &text);
-    }
-    for failure in &report.failures {
-        element(body, "p", &format!("Not measured: {failure}"));
+    for remark in report.remarks() {
+        element(body, "p", &remark);
     }
 }
 
@@ -199,37 +173,6 @@ fn escape(text: &str) -> String {
         .replace('>', "&gt;")
 }
 
-/// Of the proleptic Gregorian calendar, UTC.
-fn date(seconds: u64) -> String {
-    let mut day = seconds / 86_400;
-    let mut year = 1970;
-    let leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    while day >= 365 + u64::from(leap(year)) {
-        day -= 365 + u64::from(leap(year));
-        year += 1;
-    }
-    let months = [
-        31,
-        28 + u64::from(leap(year)),
-        31,
-        30,
-        31,
-        30,
-        31,
-        31,
-        30,
-        31,
-        30,
-        31,
-    ];
-    let mut month = 0;
-    while day >= months[month] {
-        day -= months[month];
-        month += 1;
-    }
-    format!("{year}-{:02}-{:02}", month + 1, day + 1)
-}
-
 /// Checks that each element is closed in order, and that nothing is loaded from elsewhere.
 #[cfg(test)]
 pub fn check(page: &str) {
@@ -258,13 +201,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates() {
-        assert_eq!(date(0), "1970-01-01");
-        assert_eq!(date(951_782_400), "2000-02-29");
-        assert_eq!(date(1_767_225_599), "2025-12-31");
-    }
-
-    #[test]
     fn a_page_without_tests_is_whole() {
         let verdict = |medium, ratio| Verdict {
             what: "a < b & c".into(),
@@ -278,6 +214,7 @@ mod tests {
             machine: Machine::here(),
             commit: "x",
             seconds_since_1970: 0,
+            command: "hugeswap bench all".into(),
             quick: true,
             verdicts: vec![
                 verdict(Medium::Disk, 3.0),

@@ -25,6 +25,9 @@ pub mod fio;
 pub mod html;
 pub mod latency;
 pub mod machine;
+pub mod markdown;
+pub mod pages;
+pub mod panel;
 pub mod part;
 pub mod pattern;
 pub mod plot;
@@ -73,7 +76,7 @@ pub enum Test {
     /// The kernel's THP swap allocator test, against our swap-slot allocator
     ThpSwapAllocator(crate::allocator::Args),
     All(all::AllArgs),
-    Programs(programs::ProgramsArgs),
+    Programs(panel::PanelArgs),
     Build(build::BuildArgs),
     Policies(policies::PoliciesArgs),
     /// Copy and clear huge pages in several orders, under cache pressure
@@ -97,7 +100,7 @@ pub fn run(args: BenchArgs) -> ExitCode {
             Err(message) => one_line(Err(message)),
         },
         Test::All(args) => all::run(&args),
-        Test::Programs(args) => programs::run(&args),
+        Test::Programs(args) => panel::run(&args),
         Test::Build(args) => build::run(&args),
         Test::Policies(args) => one_line(policies::run(&args)),
         Test::HugeCopy(args) => one_line(huge_copy::run(args)),

@@ -1,7 +1,5 @@
 //! What the command line says.
 
-use std::path::PathBuf;
-
 use clap::builder::PossibleValuesParser;
 use clap::ValueEnum;
 
@@ -9,9 +7,8 @@ use super::list;
 use hugeswap_host::size::Size;
 use hugeswap_host::swap_spec::{self, SwapSpec};
 
-/// Real programs with a share of the memory that they need
+/// What is run, and how often.
 #[derive(clap::Args, Debug, Clone)]
-#[command(after_help = AFTER)]
 pub struct ProgramsArgs {
     /// Which to run [default: all that are installed]
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = names())]
@@ -52,19 +49,7 @@ pub struct ProgramsArgs {
     /// Install what is missing: packages with apt-get, Python's modules with pip in ~/.cache/hugeswap
     #[arg(long)]
     pub install: bool,
-
-    /// Print every figure as JSON; tables go to standard error then
-    #[arg(long)]
-    pub json: bool,
-
-    /// Write a page with a plot and the table to this file
-    #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
 }
-
-const AFTER: &str = "Each program runs without a limit first; the most anonymous memory that it had is its need. \
-Then it runs in a memory group of a share of that, which holds everything: the program, hugeswap and its \
-tables, cached files. Programs that are not installed are left out and named.";
 
 fn names() -> PossibleValuesParser {
     let values = list::ALL

@@ -8,21 +8,17 @@ mod result;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 
 use super::arena::{Arena, Grant, Side};
 use super::error::{io_error, Error};
-use super::findings::Report;
-use super::html;
-use super::swap_test::with_clean_end;
 pub use args::{Kernel, ProgramsArgs};
 use hugeswap_host::cgroup::{Own, Version};
 use hugeswap_host::columns::align;
 use hugeswap_host::kernel_swap::{self, Backing, KernelSwap};
-use hugeswap_host::out;
 use hugeswap_host::progress::Progress;
 use hugeswap_host::size::{Size, GIB, MIB};
 use hugeswap_host::sizing::LEAST_MEMORY;
@@ -34,31 +30,6 @@ use list::Program;
 pub use result::tests::document as sample;
 pub use result::{cells, Document, Row, GOAL};
 use result::{Column, Device, End, LeftOut, Run};
-
-pub fn run(args: &ProgramsArgs) -> ExitCode {
-    out::json_only(args.json);
-    with_clean_end(|stop| {
-        let mut document = Document::begin(args);
-        let end = compare(args, stop, &mut document);
-        if end.is_err() && document.programs.is_empty() {
-            return end;
-        }
-        // After Ctrl-C too: an hour may have gone into what is there.
-        out!("{}", text(&document));
-        if args.json {
-            out::json(&document).map_err(Error::Report)?;
-        }
-        if let Some(path) = &args.html {
-            let report = Report {
-                programs: Some(document),
-                ..Report::begin(false)
-            };
-            let page = html::page(&report).map_err(Error::Report)?;
-            fs::write(path, page).map_err(io_error("write the file given to --html"))?;
-        }
-        end
-    })
-}
 
 /// What hugeswap's `--memory` does not count of the group: cached files, and what is in flight.
 pub(super) const MARGIN: u64 = 16 * MIB;
