@@ -26,7 +26,6 @@ mod idle_latency;
 mod inject;
 mod left_behind;
 mod life;
-mod loans;
 mod object;
 mod orphans;
 mod outside;

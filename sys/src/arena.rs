@@ -9,7 +9,7 @@
 //! child does not inherit is taken from the end downwards, and there again in the child.
 
 use super::limits::beyond_memory;
-use super::mem;
+use super::mmap::{map_at_noreplace, mprotect};
 use super::syscall::{syscall, Errno};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use hugeswap_mm::PAGE_SIZE;
@@ -44,7 +44,7 @@ pub fn set_up() {
     }
     for at in PLACES {
         // SAFETY: nothing is replaced.
-        if unsafe { mem::map_at_noreplace(at, LEN, libc::PROT_NONE) }.is_ok() {
+        if unsafe { map_at_noreplace(at, LEN, libc::PROT_NONE) }.is_ok() {
             LOW.store(at + SPARE * PAGE_SIZE, Release);
             HIGH.store(at + LEN, Release);
             START.store(at, Release);
@@ -64,7 +64,7 @@ fn keep_spare() {
     let Some((start, _)) = range() else { return };
     for page in (0..SPARE).step_by(2) {
         // SAFETY: nobody uses these pages.
-        let _ = unsafe { mem::mprotect(start + page * PAGE_SIZE, PAGE_SIZE, libc::PROT_READ) };
+        let _ = unsafe { mprotect(start + page * PAGE_SIZE, PAGE_SIZE, libc::PROT_READ) };
     }
     SPARE_USED.store(false, Release);
 }
@@ -78,7 +78,7 @@ pub(super) fn use_spare() -> bool {
         return false;
     }
     // SAFETY: nobody uses these pages.
-    unsafe { mem::mprotect(start, SPARE * PAGE_SIZE, libc::PROT_NONE) }.is_ok()
+    unsafe { mprotect(start, SPARE * PAGE_SIZE, libc::PROT_NONE) }.is_ok()
 }
 
 fn holds(addr: usize) -> bool {
@@ -97,8 +97,7 @@ pub(super) fn take(len: usize, align: usize) -> Option<Result<usize, Errno>> {
         err => return Some(err),
     };
     // SAFETY: the addresses are the caller's from here on.
-    let open =
-        beyond_memory(|| unsafe { mem::mprotect(at, len, libc::PROT_READ | libc::PROT_WRITE) });
+    let open = beyond_memory(|| unsafe { mprotect(at, len, libc::PROT_READ | libc::PROT_WRITE) });
     if open.is_err() {
         // Unless another thread took more.
         let _ = LOW.compare_exchange(at + len, at, AcqRel, Relaxed);

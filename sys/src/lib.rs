@@ -15,6 +15,7 @@ pub mod limits;
 pub mod load;
 pub mod maps;
 pub mod mem;
+mod mmap;
 pub mod pagemap;
 pub mod probe;
 pub mod rights;

@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use hugeswap_mm::PMD_SIZE;
 
 pub use super::arena::{forget_threads_own, set_up as set_up_arena};
+pub use super::mmap::{madvise, map_at_noreplace, mprotect, munmap};
 
 /// Mappings of the engine's own that are large enough to be taken for the program's.
 static OWN: [[AtomicUsize; 2]; 64] = [const { [const { AtomicUsize::new(0) }; 2] }; 64];
@@ -148,58 +149,6 @@ pub fn reserve_aligned(len: usize) -> Result<usize, Errno> {
     Ok(start)
 }
 
-/// Maps anonymous private memory at exactly `addr`; fails with EEXIST where something is mapped.
-///
-/// # Safety
-/// The range must be the caller's to use.
-pub unsafe fn map_at_noreplace(addr: usize, len: usize, prot: i32) -> Result<(), Errno> {
-    // SAFETY: the caller's contract; nothing existing is replaced.
-    let got = unsafe {
-        syscall(
-            libc::SYS_mmap,
-            [
-                addr,
-                len,
-                prot as usize,
-                (libc::MAP_PRIVATE
-                    | libc::MAP_ANONYMOUS
-                    | libc::MAP_NORESERVE
-                    | libc::MAP_FIXED_NOREPLACE) as usize,
-                usize::MAX,
-                0,
-            ],
-        )
-    }?;
-    if got != addr {
-        // A kernel before 4.17 takes the address as a hint.
-        // SAFETY: the mapping just made.
-        let _ = unsafe { munmap(got, len) };
-        return Err(Errno::EEXIST);
-    }
-    Ok(())
-}
-
-/// # Safety
-/// Nothing may use the range any more.
-pub unsafe fn munmap(addr: usize, len: usize) -> Result<(), Errno> {
-    // SAFETY: the caller's contract.
-    unsafe { syscall(libc::SYS_munmap, [addr, len]) }.map(drop)
-}
-
-/// # Safety
-/// As the advice: MADV_DONTNEED drops the contents.
-pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Result<(), Errno> {
-    // SAFETY: the caller's contract.
-    unsafe { syscall(libc::SYS_madvise, [addr, len, advice as usize]) }.map(drop)
-}
-
-/// # Safety
-/// Nothing may rely on the former protection.
-pub unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Result<(), Errno> {
-    // SAFETY: the caller's contract.
-    unsafe { syscall(libc::SYS_mprotect, [addr, len, prot as usize]) }.map(drop)
-}
-
 /// A table of `n` zeroed elements in memory of the engine's own that is touched only as used.
 ///
 /// # Safety
@@ -229,7 +178,7 @@ pub unsafe fn copy_from_program(from: usize, to: *mut u8, len: usize) -> Result<
             libc::SYS_process_vm_readv,
             [
                 // Not the process's: its first thread may have ended.
-                super::thread::gettid() as usize,
+                super::syscall::gettid() as usize,
                 &here as *const _ as usize,
                 1,
                 &there as *const _ as usize,

@@ -46,3 +46,9 @@ pub unsafe fn syscall<const N: usize>(nr: i64, args: [usize; N]) -> Result<usize
     // SAFETY: passed on.
     check(unsafe { raw(nr, a) })
 }
+
+/// This thread's number.
+pub fn gettid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall(libc::SYS_gettid, []) }.unwrap_or(0) as u32
+}

@@ -7,6 +7,7 @@
 
 use super::arch;
 use super::mem::{madvise, map_threads_own};
+pub use super::syscall::gettid;
 use super::syscall::{syscall, Errno};
 
 const STACK: usize = 256 << 10;
@@ -125,12 +126,6 @@ pub fn restore_signals(mask: u64) {
             ],
         )
     };
-}
-
-/// This thread's number.
-pub fn gettid() -> u32 {
-    // SAFETY: no arguments.
-    unsafe { syscall(libc::SYS_gettid, []) }.unwrap_or(0) as u32
 }
 
 pub fn getpid() -> u32 {

@@ -11,8 +11,9 @@
 //!
 //! The userfaultfds never end: what is registered stays, and who faults meanwhile waits.
 
+use super::failure::{StartError, EXIT_START};
 use super::run::Joined;
-use super::start::{self, Start, EXIT_START};
+use super::start::{self, Start};
 use super::{Device, Engine};
 use crate::control::link;
 use crate::control::MAX_DEVICES;
@@ -139,14 +140,14 @@ extern "C" fn again_main(arg: *mut u8) {
     // SAFETY: `Start::run` waits for us and keeps it alive.
     let s = unsafe { &*(arg as *const Start<'_>) };
     let Some(e) = super::get() else {
-        return s.finish(Err(start::StartError::Resources(Errno::EINVAL)));
+        return s.finish(Err(StartError::Resources(Errno::EINVAL)));
     };
     fd::close_all_but(&[s.socket]);
     let mut table: Table = [-1; FIXED + MAX_DEVICES];
     let taken = link::take(s.socket, &mut table);
     fd::close(s.socket);
     match taken
-        .map_err(start::StartError::Resources)
+        .map_err(StartError::Resources)
         .and_then(|()| e.settle_in(&table))
     {
         Ok(()) => start::run(e, s),
@@ -156,7 +157,7 @@ extern "C" fn again_main(arg: *mut u8) {
 
 impl Engine {
     /// In the new handler thread.
-    fn settle_in(&self, table: &Table) -> Result<(), start::StartError> {
+    fn settle_in(&self, table: &Table) -> Result<(), StartError> {
         let [link, own, program, staging, device, maps, pagemap, record, ..] = *table;
         let mut devices = [-1; MAX_DEVICES];
         devices.copy_from_slice(&table[FIXED..]);

@@ -8,6 +8,7 @@
 
 mod aside;
 mod doorbell;
+mod failure;
 mod faults;
 mod fork;
 mod hold;
@@ -17,10 +18,11 @@ mod run;
 mod start;
 
 pub use doorbell::{Doorbells, DOORBELLS};
+pub use failure::{StartError, EXIT_START};
 pub use fork::ForkToken;
 pub use hold::{Fate, Hold, Stretch};
 pub use rights::May;
-pub use start::{start, Regions, StartError, EXIT_START};
+pub use start::{start, Regions};
 
 use crate::device::Device;
 use crate::dump::Signpost;

@@ -4,7 +4,7 @@
 //! nobody waiting but those who ask for something. If the supervisor is gone the process ends: without
 //! it nobody keeps the limit, nor knows whose slots are whose.
 
-use super::start::StartError;
+use super::failure::StartError;
 use super::Engine;
 use crate::control::link::{self, Address, Descriptors, Place, Reply, Request};
 use crate::control::{Mapped, Proc, LAYOUT, MAX_DEVICES};

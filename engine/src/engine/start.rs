@@ -1,5 +1,6 @@
 //! Starting the engine's threads, in a new process and in a forked child.
 
+use super::failure::{StartError, EXIT_START};
 use super::run::{self, Joined, Link};
 use super::{faults, probe, Doorbells, Engine, ENGINE};
 use crate::charge::Charge;
@@ -23,33 +24,6 @@ use crate::sys::uffd::{Source, Uffd};
 use crate::sys::{fd, Errno};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use std::os::fd::{FromRawFd, OwnedFd};
-
-/// Why the engine did not start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StartError {
-    /// No userfaultfd with the rights that were asked for.
-    Userfaultfd(Errno),
-    /// A swap device could not be opened.
-    Device(Errno),
-    /// A thread or mapping could not be made.
-    Resources(Errno),
-    /// The run's supervisor can't be reached, or takes no more processes.
-    NoRun(Errno),
-}
-
-impl core::fmt::Display for StartError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            StartError::Userfaultfd(e) => write!(
-                f,
-                "userfaultfd is not available to this user ({e}); `hugeswap doctor` says what to do"
-            ),
-            StartError::Device(e) => write!(f, "a swap device could not be opened ({e})"),
-            StartError::Resources(e) => write!(f, "no threads or memory for the engine ({e})"),
-            StartError::NoRun(e) => write!(f, "the run's supervisor can't be reached ({e})"),
-        }
-    }
-}
 
 /// Says which addresses (start, end) a child has to register. Asked by the engine's thread, which
 /// has room in its table for the descriptor that this takes; the program's may be full.
@@ -138,9 +112,6 @@ impl Engine {
         }
     }
 }
-
-/// Exit status when the engine cannot start: EX_OSERR.
-pub const EXIT_START: i32 = 71;
 
 extern "C" fn first_main(arg: *mut u8) {
     // SAFETY: `Start::run` waits for us and keeps it alive.

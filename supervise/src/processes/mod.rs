@@ -8,6 +8,7 @@ mod door;
 mod engine_threads;
 mod guest;
 mod guests;
+mod loans;
 mod member;
 mod ready;
 mod swap;
@@ -29,11 +30,11 @@ use hugeswap_control::{Orders, Writer};
 use hugeswap_sys::futex::{self, Scope};
 
 use super::life::{Id, Life, Stage};
-use super::loans::{self, Sweeps};
 use super::orphans;
 use super::owners::Swap;
 use super::sys::{self, Poller};
 use guest::Guest;
+use loans::Sweeps;
 use ready::{token, BELL, DOOR, GUEST, LISTENING, ORPHAN, PROCESS, SOCKET};
 
 /// How often is looked whether an image that nobody speaks for is gone; after a second less often.

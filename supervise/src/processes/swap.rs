@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use hugeswap_control::{Answer, DeviceEntry, MAX_DEVICES};
 
+use super::loans;
 use super::{Member, Processes};
 use crate::devices::Total;
 use crate::life::{Id, Stage};
-use crate::loans;
 
 impl Processes {
     /// Takes swap back that processes have no use for, and gives it to those who want some.

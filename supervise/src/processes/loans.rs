@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use hugeswap_control::DeviceEntry;
 use hugeswap_sys::futex::{self, Scope};
 
-use super::life::{Id, Life};
-use super::processes::Member;
+use super::member::Member;
+use crate::life::{Id, Life};
 
 /// Another sweep begins though one has not ended: somebody may be stopped.
 const ENOUGH: Duration = Duration::from_millis(100);
