@@ -1,5 +1,5 @@
 //! Locks for engine threads and hooks: a futex word, no thread-local storage, no poisoning,
-//! no allocation. Lock order is written in docs/ARCHITECTURE.md.
+//! no allocation. Lock order is written in docs/internals/locks.md.
 #![allow(unsafe_code)]
 
 use crate::futex::{self, Scope};
