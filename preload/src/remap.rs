@@ -319,7 +319,9 @@ fn move_one(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
             // What another thread has touched there, before it was registered again.
             let _ = e.adopt_resident(source.0, n);
         } else {
-            hold.end(source, Fate::Unmapped);
+            // What it has grown by lies where something else was.
+            let grown = (target.0 + n, target.1);
+            hold.end_parts(&[source, grown], Fate::Unmapped);
         }
     } else {
         hold.end_parts(&[source, target], Fate::Unmapped);
