@@ -13,7 +13,7 @@ use super::failure::{Failure, EXIT_USAGE};
 use super::signals::{self, Came};
 use super::sys::{self, Process, Side, Status};
 use super::words::{News, GOES_ON};
-use super::{program, supervisor};
+use super::{program, supervisor, tasks};
 use crate::run_args::RunArgs;
 use hugeswap_host::os;
 use hugeswap_host::size::Size;
@@ -26,6 +26,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     check_proc()?;
     signals::outgrow_limits();
     check_limits()?;
+    tasks::check()?;
     let memory = limit(args)?;
     let name = &args.program[0];
     let path = program::find(name)?;
@@ -41,7 +42,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let (alive_in, alive_out) = sys::pipe().map_err(|e| Failure::ours(format!("no pipe: {e}")))?;
     let myself = Process::myself().map_err(|e| Failure::ours(format!("no pidfd: {e}")))?;
     let signals = signals::block().map_err(|e| Failure::ours(format!("no signals: {e}")))?;
-    match sys::fork().map_err(|e| Failure::ours(format!("can't start: {e}")))? {
+    match sys::fork().map_err(tasks::refused)? {
         Side::Child => {
             drop(status_in);
             drop(alive_out);

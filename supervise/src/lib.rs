@@ -37,6 +37,7 @@ mod signals;
 mod stats_file;
 mod supervisor;
 mod sys;
+mod tasks;
 mod unmanaged;
 mod words;
 mod zero_copy;
@@ -47,6 +48,7 @@ pub use devices::absolute;
 pub use failure::{Failure, EXIT_CANNOT_RUN, EXIT_NOT_FOUND, EXIT_OURS, EXIT_USAGE};
 pub use family::descendants;
 pub use program::{check_library, preload_library};
+pub use tasks::check as check_tasks;
 
 use std::process::ExitCode;
 

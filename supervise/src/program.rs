@@ -208,7 +208,10 @@ pub fn check_library(library: &Path) -> Result<(), Failure> {
         ))
     };
     super::sys::ask_child(load)
-        .map_err(|e| ours(e.to_string()))?
+        .map_err(|e| match super::tasks::is_refusal(&e) {
+            true => super::tasks::refused(e),
+            false => ours(e.to_string()),
+        })?
         .map_err(ours)
 }
 

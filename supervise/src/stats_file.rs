@@ -14,7 +14,7 @@ use std::time::Duration;
 use hugeswap_sys::thread::random;
 use serde_json::Value;
 
-use super::sys;
+use super::{sys, tasks};
 
 /// How long the end of a run waits for the last figures to be written.
 const LAST: Duration = Duration::from_secs(5);
@@ -168,6 +168,8 @@ pub struct StatsFile {
     path: PathBuf,
     found: Option<Destination>,
     is_stream: bool,
+    /// False if its thread could not be started.
+    has_writer: bool,
     shared: Arc<Shared>,
 }
 
@@ -181,6 +183,7 @@ impl StatsFile {
             path: path.into(),
             is_stream: !matches!(found, Destination::File(_)),
             found: Some(found),
+            has_writer: true,
             shared: Arc::default(),
         })
     }
@@ -188,7 +191,13 @@ impl StatsFile {
     pub fn write(&mut self, figures: Value) {
         if let Some(to) = self.found.take() {
             let (shared, path) = (Arc::clone(&self.shared), self.path.clone());
-            std::thread::spawn(move || write_each(to, &shared, &path));
+            if let Err(e) = tasks::start(move || write_each(to, &shared, &path)) {
+                complain(&self.path, &e);
+                self.has_writer = false;
+            }
+        }
+        if !self.has_writer {
+            return;
         }
         self.shared.lock().next = Some(figures);
         self.shared.changed.notify_all();

@@ -1,6 +1,7 @@
 //! The process that owns the run.
 
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Command;
@@ -29,7 +30,7 @@ use super::stats_file::StatsFile;
 use super::sys::{self, Change, Ended, Process, Status};
 use super::words::{News, GOES_ON};
 use super::{
-    arbiter, core_file, devices, fault_file, inject, outside, report, unmanaged, zero_copy,
+    arbiter, core_file, devices, fault_file, inject, outside, report, tasks, unmanaged, zero_copy,
 };
 use crate::run_args::RunArgs;
 use hugeswap_host::os;
@@ -123,8 +124,12 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     let swap = Swap::new(Owners::new(sizes.zip(shares)));
     let pages_of = Arc::clone(&pages);
     let mut processes =
-        Processes::new((control, orders), Arc::clone(&swap), door, handed, pages_of)
-            .map_err(|e| ours("programs could not reach the supervisor", e))?;
+        Processes::new((control, orders), Arc::clone(&swap), door, handed, pages_of).map_err(
+            |e| match tasks::is_refusal(&e) {
+                true => tasks::refused(e),
+                false => ours("programs could not reach the supervisor", e),
+            },
+        )?;
     if let Some(path) = &args.record_faults {
         processes.record_to(fault_file::open(path)?);
     }
@@ -293,14 +298,19 @@ fn spawn(plan: &Plan<'_>, address: &str, control: Writer, pages: Pages) -> Resul
         zero_copy::Watch::ZeroCopy
     };
     match zero_copy::install(&mut command, watch) {
-        Ok(guard) => zero_copy::take_over(guard, control, pages, watch),
+        Ok(guard) => {
+            zero_copy::take_over(guard, control, pages, watch).map_err(tasks::refused)?;
+        }
         Err(e) => errln!("hugeswap: warning: staging folios are not used again: {e}"),
     }
     signals::give_back(&mut command);
     signals::forget_early();
-    let child = command.spawn().map_err(|e| Failure {
-        code: EXIT_CANNOT_RUN,
-        message: format!("'{}' can't be run: {e}", plan.path.display()),
+    let child = command.spawn().map_err(|e| match tasks::is_refusal(&e) {
+        true => tasks::refused(e),
+        false => Failure {
+            code: EXIT_CANNOT_RUN,
+            message: format!("'{}' can't be run: {e}", plan.path.display()),
+        },
     })?;
     Ok(child.id() as i32)
 }
@@ -330,13 +340,10 @@ impl Run {
         // The program has the caller's streams; ours would keep pipes open.
         sys::detach_streams(&[0, 1]);
         let front = Arc::new(Front::new(front));
-        let ended = self.watch_program(Arc::clone(&status), Arc::clone(&front));
-        watch_front(
-            alive,
-            Arc::clone(&status),
-            Arc::clone(&front),
-            self.processes.bell(),
-        );
+        let ended = match self.start_threads(alive, &status, &front) {
+            Ok(ended) => ended,
+            Err(e) => return self.give_up(tasks::refused(e), &status),
+        };
         let mut next_stats = Instant::now() + Duration::from_secs(1);
         let mut ended_reported = None;
         let mut stays = true;
@@ -346,7 +353,6 @@ impl Run {
         };
         let mut arbiter = arbiter::Arbiter::new(self.limit, !self.devices.is_empty());
         let mut usages: Vec<Usage> = self.usages();
-        self.discard_free();
         hurry();
         loop {
             let is_on = |d| self.orders.usage(d).phase == Phase::On;
@@ -396,6 +402,32 @@ impl Run {
                 false => self.outside.rests().clamp(LOOK_SOON, LOOK),
             });
         }
+    }
+
+    /// Those that the supervisor has as long as it lives. How the program ended is known from one of them.
+    fn start_threads(
+        &self,
+        alive: OwnedFd,
+        status: &Arc<File>,
+        front: &Arc<Front>,
+    ) -> io::Result<Arc<Mutex<Option<Ended>>>> {
+        self.discard_free()?;
+        watch_front(
+            alive,
+            Arc::clone(status),
+            Arc::clone(front),
+            self.processes.bell(),
+        )?;
+        self.watch_program(Arc::clone(status), Arc::clone(front))
+    }
+
+    /// The program has just been started, and can't go on.
+    fn give_up(&mut self, why: Failure, status: &File) -> i32 {
+        self.kill_all();
+        let _ = sys::wait(self.program);
+        errln!("hugeswap: {}", why.message);
+        News::Ended(Status::Exited(why.code), false).tell(status);
+        0
     }
 
     /// Whoever waits for the program may look at its core file next.
@@ -458,15 +490,15 @@ impl Run {
     }
 
     /// Gives back the space of what nobody has, as long as the run lasts.
-    fn discard_free(&self) {
+    fn discard_free(&self) -> io::Result<()> {
         let (swap, devices) = (Arc::clone(&self.swap), Arc::clone(&self.devices));
         let bell = self.processes.bell();
-        std::thread::spawn(move || {
+        tasks::start(move || {
             swap.discard(
                 |d, clusters| devices::give_back(&devices[d], clusters),
                 || sys::set_event(&bell, true),
             );
-        });
+        })
     }
 
     /// Gives back the space of devices that every process has left.
@@ -568,10 +600,14 @@ impl Run {
     }
 
     /// Waits for the program; the front stops and goes on with it.
-    fn watch_program(&self, status: Arc<File>, front: Arc<Front>) -> Arc<Mutex<Option<Ended>>> {
+    fn watch_program(
+        &self,
+        status: Arc<File>,
+        front: Arc<Front>,
+    ) -> io::Result<Arc<Mutex<Option<Ended>>>> {
         let result = Arc::new(Mutex::new(None));
         let (r, pid, bell) = (Arc::clone(&result), self.program, self.processes.bell());
-        std::thread::spawn(move || {
+        tasks::start(move || {
             let ended = loop {
                 match sys::wait_change(pid) {
                     Ok(Change::Stopped(signal)) => front.stop(signal, &status),
@@ -588,8 +624,8 @@ impl Run {
             front.go_on(pid);
             *r.lock().unwrap_or_else(|e| e.into_inner()) = Some(ended);
             sys::set_event(&bell, true);
-        });
-        result
+        })?;
+        Ok(result)
     }
 }
 
@@ -648,8 +684,13 @@ impl Front {
 }
 
 /// The pipe's other end is the front's; it closes when the front dies.
-fn watch_front(alive: OwnedFd, status: Arc<File>, front: Arc<Front>, bell: Arc<OwnedFd>) {
-    std::thread::spawn(move || {
+fn watch_front(
+    alive: OwnedFd,
+    status: Arc<File>,
+    front: Arc<Front>,
+    bell: Arc<OwnedFd>,
+) -> io::Result<()> {
+    tasks::start(move || {
         let mut from = File::from(alive);
         let mut word = [0u8; 1];
         while matches!(std::io::Read::read(&mut from, &mut word), Ok(1)) {
@@ -663,5 +704,5 @@ fn watch_front(alive: OwnedFd, status: Arc<File>, front: Arc<Front>, bell: Arc<O
         }
         front.gone.store(true, Release);
         sys::set_event(&bell, true);
-    });
+    })
 }

@@ -273,9 +273,9 @@ pub fn install(command: &mut Command, watch: Watch) -> io::Result<Guard> {
 
 /// Beside `spawn`, because the child waits before exec: takes the filter's descriptor over and
 /// serves it. Without it reuse is never switched on.
-pub fn take_over(guard: Guard, control: Writer, pages: Pages, watch: Watch) {
+pub fn take_over(guard: Guard, control: Writer, pages: Pages, watch: Watch) -> io::Result<()> {
     let direct = watch == Watch::Pins && inherits_direct();
-    std::thread::spawn(move || {
+    super::tasks::start(move || {
         if let Some(listener) = copy_listener(&guard) {
             if direct {
                 errln!("hugeswap: {NOTHING_LEAVES}");
@@ -290,7 +290,7 @@ pub fn take_over(guard: Guard, control: Writer, pages: Pages, watch: Watch) {
             }
             guard.let_go();
         }
-    });
+    })
 }
 
 /// Whether the program gets a file that was opened for direct I/O already.

@@ -451,7 +451,7 @@ pub fn seccomp() -> Option<u32> {
         .find_map(|line| line.strip_prefix("Seccomp:")?.trim().parse().ok())
 }
 
-/// A soft limit in bytes; `None` for no limit.
+/// A soft limit, in bytes or a number; `None` for no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     AddressSpace,
@@ -459,6 +459,8 @@ pub enum Limit {
     Descriptors,
     FileSize,
     LockedMemory,
+    /// Processes and threads of the user.
+    Tasks,
 }
 
 pub fn limit(which: Limit) -> io::Result<Option<u64>> {
@@ -468,6 +470,7 @@ pub fn limit(which: Limit) -> io::Result<Option<u64>> {
         Limit::Descriptors => libc::RLIMIT_NOFILE,
         Limit::FileSize => libc::RLIMIT_FSIZE,
         Limit::LockedMemory => libc::RLIMIT_MEMLOCK,
+        Limit::Tasks => libc::RLIMIT_NPROC,
     };
     let mut limit = MaybeUninit::<libc::rlimit>::uninit();
     // SAFETY: `limit` is large enough, and only read if the call succeeded.

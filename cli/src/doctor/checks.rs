@@ -39,6 +39,7 @@ pub fn all(swap: Option<&SwapSpec>) -> Vec<Check> {
     checks.push(io_uring(probe::io_uring(), probe::io_uring_disabled()));
     checks.push(swap_place(swap));
     checks.push(filter(probe::seccomp()));
+    checks.push(tasks());
     checks.push(preload_library());
     checks.push(memory_group());
     checks.push(address_space());
@@ -373,6 +374,16 @@ fn preload_library() -> Check {
         Ok(path) => Check::ok(name, path.display().to_string()),
         Err(failure) => Check::new(name, Verdict::Missing, failure.message)
             .so("'run' can't reach into programs"),
+    }
+}
+
+fn tasks() -> Check {
+    let name = "tasks";
+    match hugeswap_supervise::check_tasks() {
+        Ok(()) => Check::ok(name, "as many as a run needs can be had"),
+        Err(scarce) => Check::new(name, Verdict::Missing, scarce.found)
+            .so("'run' refuses: it needs processes and threads of its own")
+            .mend(scarce.mend),
     }
 }
 

@@ -362,6 +362,45 @@ fn limits_that_doctor_knows() {
     }
 }
 
+/// The command and its library where any user can reach them.
+fn for_anybody(dir: &Dir) -> std::path::PathBuf {
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let library = library();
+    for from in [hugeswap(), library.as_path()] {
+        let to = dir.join(from.file_name().unwrap().to_str().unwrap());
+        fs::copy(from, &to).unwrap();
+        fs::set_permissions(&to, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    dir.join("hugeswap")
+}
+
+/// Where the user may have too few processes and threads it is said before the program is started, and `doctor` says it.
+#[test]
+fn few_tasks() {
+    const NOBODY: u32 = 65534;
+    let _machine = machine();
+    let dir = Dir::new("tasks");
+    let command = for_anybody(&dir);
+    let under = |most: u32, line: &str| {
+        let mut limited = Command::new("prlimit");
+        limited.arg(format!("--nproc={most}:{most}")).arg(&command);
+        limited.args(line.split(' ')).current_dir("/");
+        limited.uid(NOBODY).gid(NOBODY).output().unwrap()
+    };
+    let run = "run --user-mode-only --memory 64M --swap ram -- echo started";
+    for most in [1, 2, 3, 6, 8] {
+        let text = one_line(125, &[run], &under(most, run));
+        let whole = text.contains(&format!("'ulimit -u' allows this user {most} in all"));
+        assert!(whole, "{most}: {text}");
+    }
+    let output = under(3, "doctor");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("MISSING  tasks"), "{text}");
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let output = under(64, run);
+    assert_eq!(output.stdout, b"started\n", "{output:?}");
+}
+
 /// More than the machine has is no limit: a unit that was mistyped is said.
 #[test]
 fn more_memory_than_there_is() {

@@ -33,6 +33,7 @@ use super::life::{Id, Life, Stage};
 use super::orphans;
 use super::owners::Swap;
 use super::sys::{self, Poller};
+use super::tasks;
 use guest::Guest;
 use loans::Sweeps;
 use ready::{token, BELL, DOOR, GUEST, LISTENING, ORPHAN, PROCESS, SOCKET};
@@ -103,7 +104,7 @@ impl Processes {
         }
         let bell = Arc::new(sys::event()?);
         poller.add(&bell, token(BELL, 0))?;
-        ring_on_call(orders, Arc::clone(&bell));
+        ring_on_call(orders, Arc::clone(&bell))?;
         Ok(Processes {
             control,
             swap,
@@ -286,10 +287,10 @@ impl Processes {
 }
 
 /// Who orders something calls by a word beside the order.
-fn ring_on_call(orders: &'static Orders, bell: Arc<OwnedFd>) {
-    std::thread::spawn(move || loop {
+fn ring_on_call(orders: &'static Orders, bell: Arc<OwnedFd>) -> io::Result<()> {
+    tasks::start(move || loop {
         let seen = orders.need.load(Acquire);
         sys::set_event(&bell, true);
         futex::wait(&orders.need, seen, None, Scope::Shared);
-    });
+    })
 }
