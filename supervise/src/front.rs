@@ -290,7 +290,18 @@ impl Front {
         let _ = self.to_supervisor.write_all(&[word]);
     }
 
-    fn take(&mut self, came: Came) {
+    /// Who lets this process go on means the run. Where the whole group was stopped, and only this process goes on,
+    /// the supervisor stands still: it could not even say who else has the signal. Whether that was so.
+    fn wake_supervisor(&mut self) -> bool {
+        if !sys::is_stopped(self.supervisor) {
+            return false;
+        }
+        sys::kill(self.supervisor, libc::SIGCONT);
+        self.stopped_for = None;
+        true
+    }
+
+    fn take(&mut self, mut came: Came) {
         if came.signal == libc::SIGCHLD {
             signals::reap_others(self.supervisor);
             match sys::is_stopped(self.supervisor) {
@@ -308,6 +319,7 @@ impl Front {
             return;
         }
         signals::settle();
+        came.is_passed_on = came.signal == libc::SIGCONT && self.wake_supervisor();
         self.tell(came.signal as u8);
         self.asked.push_back(came);
     }
@@ -324,7 +336,7 @@ impl Front {
         let Some(came) = self.asked.pop_front() else {
             return;
         };
-        let has_it = group && came.is_for_group();
+        let has_it = group && !came.is_passed_on && came.is_for_group();
         if !has_it && !came.is_over {
             sys::kill(self.program, came.signal);
         }

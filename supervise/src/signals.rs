@@ -163,6 +163,8 @@ pub struct Came {
     pub sender: i32,
     /// One that undoes it came later.
     pub is_over: bool,
+    /// The supervisor has it from the front alone.
+    pub is_passed_on: bool,
 }
 
 /// What stops a process, and waits while it is blocked.
@@ -241,6 +243,7 @@ pub fn next(fd: &OwnedFd) -> Option<Came> {
             by_kernel: info.ssi_code == SI_KERNEL,
             sender: info.ssi_pid as i32,
             is_over: false,
+            is_passed_on: false,
         })
     }
 }

@@ -155,6 +155,25 @@ fn the_shell_sees_the_program_stop_and_go_on() {
     assert_eq!(done.code(), Some(5), "{done}");
 }
 
+/// A program stops its whole group, and who started the run lets go on only the process that it knows.
+#[test]
+fn a_stopped_group_goes_on_by_its_front() {
+    let script =
+        "trap 'exit 5' USR2; echo ready; kill -STOP 0; echo on; while :; do sleep 0.02; done";
+    let mut run = Run::new(64, ["sh", "-c", script]).start();
+    run.wait_for_output("ready");
+    let front = run.front();
+    let status = wait_for_change(front, "the stop");
+    assert!(libc::WIFSTOPPED(status), "{status:x}");
+    kill(front, libc::SIGCONT);
+    run.wait_for_output("on");
+    let status = wait_for_change(front, "the front to go on");
+    assert!(libc::WIFCONTINUED(status), "{status:x}");
+    kill(front, libc::SIGUSR2);
+    let done = run.finish();
+    assert_eq!(done.code(), Some(5), "{done}");
+}
+
 /// Of two signals to the group, one right behind the other, the second takes the first away where it still waits.
 #[test]
 fn what_comes_last_holds() {
