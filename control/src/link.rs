@@ -32,6 +32,8 @@ pub enum Request {
     Faults,
     /// Descriptor: a socket by which the program that the process becomes will send its connection, as in `Fork`.
     Door,
+    /// A new image of a program that does without hugeswap, and has said why. It is answered with a refusal.
+    Declined { secret: Secret },
 }
 
 /// What it is answered.
@@ -102,6 +104,7 @@ impl Request {
             Request::Call => [5, 0, 0, 0],
             Request::Faults => [6, 0, 0, 0],
             Request::Door => [7, 0, 0, 0],
+            Request::Declined { secret } => [8, 0, secret[0], secret[1]],
         }
     }
 
@@ -126,6 +129,7 @@ impl Request {
             5 => Request::Call,
             6 => Request::Faults,
             7 => Request::Door,
+            8 => Request::Declined { secret: [a, b] },
             _ => return None,
         })
     }
@@ -550,6 +554,31 @@ impl Address {
         match by_name {
             Err(_) if self.path_len > 0 => connect(&self.path[..self.path_len + 1]),
             r => r,
+        }
+    }
+
+    /// Says hello to the supervisor, where it can't be found by a door of that number (or -1). The door is closed.
+    pub fn greet(&self, hello: Request, door: i32) -> Result<i32, Errno> {
+        let found = self.connect().and_then(|link| {
+            let sent = hello.send(link);
+            sent.map(|()| link).inspect_err(|_| fd::close(link))
+        });
+        let link = match found {
+            Err(_) if door >= 0 => knock(door, hello),
+            r => r,
+        };
+        fd::close(door);
+        link
+    }
+
+    /// The program does without hugeswap: waits until the supervisor knows it. Nothing is to be done where it can't.
+    pub fn decline(&self, door: i32) {
+        let secret = self.secret;
+        if let Ok(link) = self.greet(Request::Declined { secret }, door) {
+            let mut fds = Descriptors::default();
+            let _ = Reply::receive(link, &mut fds);
+            fds.close();
+            fd::close(link);
         }
     }
 

@@ -32,6 +32,7 @@ extern "C" fn constructor() {
     let address = unsafe { CStr::from_ptr(address) };
     if let Some(what) = other_runtime() {
         say(&format!("hugeswap: this program runs unmanaged: {what}\n"));
+        decline(address.to_bytes());
         return;
     }
     let e = match set_up(address.to_bytes()) {
@@ -89,15 +90,29 @@ fn other_runtime() -> Option<&'static str> {
         .then_some("it runs under valgrind")
 }
 
+/// Tells the supervisor.
+fn decline(address: &[u8]) {
+    let (address, door) = find(address);
+    if let Some(address) = address {
+        address.decline(door);
+    }
+}
+
+/// What the environment says of the run: its address, and a door or -1.
+fn find(text: &[u8]) -> (Option<Address>, i32) {
+    let (address, door) = link::Door::split(text);
+    let door = door.filter(|d| d.is_there()).map_or(-1, |d| d.number);
+    (Address::parse(address), door)
+}
+
 fn say(text: &str) {
     // SAFETY: writes the bytes of the text.
     let _ = unsafe { syscall(libc::SYS_write, [2, text.as_ptr() as usize, text.len()]) };
 }
 
 fn set_up(address: &[u8]) -> Result<(), Failed> {
-    let (address, door) = link::Door::split(address);
-    let door = door.filter(|d| d.is_there()).map_or(-1, |d| d.number);
-    let address = Address::parse(address).ok_or(Failed::NoRun(Errno::EINVAL))?;
+    let (address, door) = find(address);
+    let address = address.ok_or(Failed::NoRun(Errno::EINVAL))?;
     failure::report();
     mem::set_up_arena();
     let single = maps::is_single_threaded();

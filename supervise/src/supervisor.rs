@@ -519,7 +519,12 @@ impl Run {
     /// Programs that hugeswap is not in are told of; with --strict they end the run.
     fn look_for_strangers(&mut self, plan: &Plan<'_>, goes_on: bool) {
         self.unmanaged.hear(self.processes.take_execs());
-        let is_new = self.unmanaged.look(self.program as u32, &self.processes);
+        let mut is_new = self.unmanaged.hear_declined(self.processes.take_declined());
+        let program = self.program as u32;
+        is_new |= match is_new {
+            true => self.unmanaged.look_now(program, &self.processes),
+            false => self.unmanaged.look(program, &self.processes),
+        };
         if is_new && goes_on && plan.args.strict {
             errln!("{STRICT_ENDS}");
             self.kill_all();
@@ -533,6 +538,7 @@ impl Run {
         self.unmanaged.hear(self.processes.take_execs());
         // What was heard just now has been done by now, or was taken back.
         let known = self.unmanaged.count_all();
+        self.unmanaged.hear_declined(self.processes.take_declined());
         for _ in 0..2 {
             self.unmanaged
                 .look_now(self.program as u32, &self.processes);

@@ -160,6 +160,8 @@ pub struct Watch {
     /// Numbers, as they see them, of those of whom it is not known yet what they become.
     undecided: BTreeSet<u32>,
     strangers: BTreeMap<u32, Stranger>,
+    /// Those that have declined, by number, and when they began.
+    declined: Vec<(u32, u64)>,
     counts: BTreeMap<Why, u32>,
 }
 
@@ -175,6 +177,7 @@ impl Watch {
             announced: Vec::new(),
             undecided: BTreeSet::new(),
             strangers: BTreeMap::new(),
+            declined: Vec::new(),
             counts: BTreeMap::new(),
         }
     }
@@ -191,6 +194,16 @@ impl Watch {
                 None => self.announced.retain(|a| a.exec.pid != exec.pid),
             }
         }
+    }
+
+    /// Processes that have said themselves that they do without hugeswap, and why. True if there are any.
+    pub fn hear_declined(&mut self, pids: Vec<u32>) -> bool {
+        for &pid in &pids {
+            let who = Identity::of(pid);
+            self.declined.extend(who.map(|who| (pid, who.began)));
+            self.count(Why::Declined, "");
+        }
+        !pids.is_empty()
     }
 
     /// Looks around, if it is time; says what is new. True if there is something new.
@@ -278,7 +291,9 @@ impl Watch {
             self.strangers.extend(old.map(|s| (pid, s)));
             return false;
         }
-        let verdict = who.look(pid, &self.library).judge();
+        let look = who.look(pid, &self.library);
+        let has_said = look.has_library && self.declined.contains(&(pid, who.began));
+        let verdict = look.judge();
         if !matches!(verdict, Verdict::Unmanaged(_)) {
             self.undecided.insert(own);
         }
@@ -301,11 +316,14 @@ impl Watch {
             Verdict::Starting(why) if now - s.since > SILENT => Some(why),
             _ => None,
         };
+        let why = why.filter(|_| !has_said);
         s.verdict = verdict;
-        if let Some(why) = why {
+        if why.is_some() || has_said {
             self.take_announced(own);
             s.counted = true;
             s.process = Process::of_child(pid as i32).ok();
+        }
+        if let Some(why) = why {
             self.count(why, &format!("'{}' (process {pid})", s.program));
         }
         self.strangers.insert(pid, s);

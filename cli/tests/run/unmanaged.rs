@@ -106,6 +106,28 @@ fn however_short() {
     assert_eq!(done.signal(), Some(libc::SIGKILL), "{done}");
 }
 
+/// Programs that the library does nothing in, and says why: once each, whether they are the run's own or not.
+#[test]
+fn those_that_decline() {
+    let program = compile_with("declines", "declines", &["-rdynamic"]);
+    let program = program.to_str().unwrap();
+    let twice = format!("{program}; {program}; echo went on");
+    for (line, n, strict_says) in [
+        (vec![program], 1, false),
+        (vec!["sh", "-c", &twice], 2, true),
+    ] {
+        let done = Run::new(64, &line).ok();
+        let stats = done.stats.as_ref().unwrap();
+        assert_eq!(stats["unmanaged_reasons"]["declined"], n, "{done}");
+        assert_eq!(stats["unmanaged_programs"], n, "{done}");
+        assert_eq!(done.stderr.lines().count(), n, "{done}");
+        assert!(done.stderr.contains("AddressSanitizer"), "{done}");
+        let done = Run::new(64, &line).option("--strict").go();
+        assert_eq!(done.signal(), Some(libc::SIGKILL), "{done}");
+        assert!(!strict_says || done.stderr.contains("--strict"), "{done}");
+    }
+}
+
 /// Of the program that its process was before, nothing counts any more, and its swap is free.
 #[test]
 fn one_that_comes_after_much_memory() {

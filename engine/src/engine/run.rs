@@ -6,7 +6,7 @@
 
 use super::failure::StartError;
 use super::Engine;
-use crate::control::link::{self, Address, Descriptors, Place, Reply, Request};
+use crate::control::link::{Address, Descriptors, Place, Reply, Request};
 use crate::control::{Mapped, Proc, LAYOUT, MAX_DEVICES};
 use crate::sys::maps::MapsFile;
 use crate::sys::pagemap::Pagemap;
@@ -70,16 +70,7 @@ pub(super) fn join(
             secret: address.secret,
         },
     };
-    let found = address.connect().and_then(|link| {
-        let sent = hello.send(link);
-        sent.map(|()| link).inspect_err(|_| fd::close(link))
-    });
-    let link = match found {
-        Err(_) if door >= 0 => link::knock(door, hello),
-        r => r,
-    };
-    fd::close(door);
-    let link = link.map_err(StartError::NoRun)?;
+    let link = address.greet(hello, door).map_err(StartError::NoRun)?;
     let mut fds = Descriptors::default();
     let answer = Reply::receive(link, &mut fds);
     let (id, devices, also) = match answer {

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use hugeswap_control::link::{self, Also, Descriptors, Place, Received, Reply, Request};
+use hugeswap_control::link::{self, Also, Descriptors, Place, Received, Reply, Request, Secret};
 use hugeswap_control::LAYOUT;
 use hugeswap_sys::Errno;
 
@@ -170,6 +170,10 @@ impl Processes {
         let Some(mut guest) = self.guests.remove(&n) else {
             return;
         };
+        if let Some(Request::Declined { secret }) = guest.said {
+            self.note_declined(&guest, secret);
+            return;
+        }
         match self.admit(&mut guest) {
             Ok(()) => {}
             Err(e) if passes(e) => {
@@ -180,6 +184,14 @@ impl Processes {
                 let _ = Reply::Refused(e).send(guest.socket.as_raw_fd(), &[]);
             }
         }
+    }
+
+    /// The program goes on when it has its answer: it is known by then, however soon it is over.
+    fn note_declined(&mut self, guest: &Guest, secret: Secret) {
+        if secret == self.door.secret {
+            self.declined.push(guest.pid);
+        }
+        let _ = Reply::Refused(Errno(libc::EOPNOTSUPP)).send(guest.socket.as_raw_fd(), &[]);
     }
 
     /// Makes the guest a member, if it is one. On an error nothing has changed.

@@ -75,6 +75,8 @@ pub struct Processes {
     /// Some program of the run has registered.
     has_come: bool,
     execs: Vec<Exec>,
+    /// Processes that do without hugeswap, of which nobody has heard yet.
+    declined: Vec<u32>,
 }
 
 impl Processes {
@@ -127,6 +129,7 @@ impl Processes {
             ends: false,
             has_come: false,
             execs: Vec::new(),
+            declined: Vec::new(),
         })
     }
 
@@ -278,6 +281,11 @@ impl Processes {
     /// What processes have said since the last time of programs without hugeswap that they become.
     pub fn take_execs(&mut self) -> Vec<Exec> {
         std::mem::take(&mut self.execs)
+    }
+
+    /// The processes that have said since the last time that they do without hugeswap.
+    pub fn take_declined(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.declined)
     }
 
     /// For threads of the supervisor that have something to say.
