@@ -13,14 +13,14 @@ use serde::Serialize;
 
 use hugeswap_host::columns::align;
 use hugeswap_host::os;
-use hugeswap_host::swap_spec::{self, SwapSpec};
+use hugeswap_host::swap_spec::{self, Where};
 
 #[derive(clap::Args, Debug)]
 #[command(after_help = "The exit status is 0 only where 'hugeswap run' works fully.")]
 pub struct DoctorArgs {
-    /// Where you want to swap [default: as 'run' chooses]
-    #[arg(long, value_name = "SPEC", value_parser = swap_spec::parser())]
-    pub swap: Option<SwapSpec>,
+    /// Where you want to swap, as for 'run'; may be repeated [default: as 'run' chooses]
+    #[arg(long, value_name = "SPEC", value_parser = swap_spec::place_parser())]
+    pub swap: Vec<Where>,
 
     /// Print JSON
     #[arg(long)]
@@ -49,7 +49,7 @@ fn works(checks: &[Check]) -> bool {
 pub fn run(args: &DoctorArgs) -> ExitCode {
     // What is tried with files may meet a limit of their size.
     os::ignore_file_size_signal();
-    let checks = checks::all(args.swap.as_ref());
+    let checks = checks::all(&args.swap);
     let promote = promote::all();
     let works = works(&checks);
     if args.json {

@@ -244,6 +244,17 @@ fn doctor_finds_what_is_wrong() {
     assert!(text.contains("'hugeswap run' does not work here"), "{text}");
 }
 
+/// It takes what `run --swap` takes.
+#[test]
+fn doctor_takes_places_of_run() {
+    for place in ["none", "/var/tmp,size=64M,priority=1", "./not-there-yet"] {
+        let text = stdout(&hugeswap(&["doctor", "--swap", place]));
+        assert!(text.contains("ok       swap"), "{place}: {text}");
+    }
+    let text = stdout(&hugeswap(&["doctor", "--swap", "/var/tmp,size=9999999G"]));
+    assert!(text.contains("no room for"), "{text}");
+}
+
 #[test]
 fn promote_says_what_is_wrong() {
     let says = |line: &[&str], what: &str| {

@@ -35,6 +35,10 @@ pub enum Target {
 #[derive(Debug)]
 pub enum SpecError {
     Missing(PathBuf),
+    /// The same, below /dev.
+    NoDevice(PathBuf),
+    /// A link to what is not there.
+    LeadsNowhere(PathBuf),
     /// Neither directory, file nor block device.
     WrongKind(PathBuf),
     Unreadable(PathBuf, io::Error),
@@ -44,9 +48,14 @@ pub enum SpecError {
 impl fmt::Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SpecError::Missing(path) if path.starts_with("/dev") => write!(
+            SpecError::NoDevice(path) => write!(
                 f,
                 "there is no device '{}': 'lsblk' shows those that are there",
+                path.display()
+            ),
+            SpecError::LeadsNowhere(path) => write!(
+                f,
+                "swap '{}' is a link to what is not there: make that, or give another place",
                 path.display()
             ),
             SpecError::Missing(path) => {
@@ -107,43 +116,86 @@ impl Place {
         }
     }
 
-    /// `DIR,size=10G,priority=5`; what does not look like that belongs to the name.
-    fn parse(text: OsString) -> Result<Place, String> {
+    /// `DIR,size=10G,priority=5`. What is there by its whole name is that. `is_there`: of a name.
+    fn parse(text: OsString, is_there: impl Fn(&Path) -> bool) -> Result<Place, String> {
         let bytes = text.as_bytes();
-        let (mut end, mut size, mut priority) = (bytes.len(), None, None);
-        while let Some(comma) = bytes[..end].iter().rposition(|&b| b == b',') {
-            let word = std::str::from_utf8(&bytes[comma + 1..end]).unwrap_or("");
-            if let Some(value) = word.strip_prefix("size=") {
-                let value: Size = value.parse().map_err(|e: SizeError| e.to_string())?;
-                if size.replace(value).is_some() {
-                    return Err("size= is given twice".to_owned());
-                }
-            } else if let Some(value) = word.strip_prefix("priority=") {
-                let value = value.parse::<i16>().map_err(|_| {
-                    format!("priority={value} is not a whole number from -32768 to 32767")
-                })?;
-                if priority.replace(value).is_some() {
-                    return Err("priority= is given twice".to_owned());
-                }
-            } else {
+        let name = |end| Path::new(OsStr::from_bytes(&bytes[..end]));
+        let (mut end, mut options) = (bytes.len(), Options::default());
+        while !is_there(name(end)) {
+            let Some(comma) = bytes[..end].iter().rposition(|&b| b == b',') else {
+                break;
+            };
+            let word = String::from_utf8_lossy(&bytes[comma + 1..end]);
+            // A directory's name has the comma.
+            if word.contains('/') {
                 break;
             }
+            options.take(&word)?;
             end = comma;
         }
-        let spec = SwapSpec::parse(OsStr::from_bytes(&bytes[..end]).to_owned())?;
+        let spec = SwapSpec::parse(name(end).into())?;
         Ok(Place {
             spec,
-            size,
-            priority,
+            size: options.size,
+            priority: options.priority,
         })
+    }
+
+    fn has_options(&self) -> bool {
+        self.size.is_some() || self.priority.is_some()
+    }
+}
+
+/// What stands behind a place.
+#[derive(Default)]
+struct Options {
+    size: Option<Size>,
+    priority: Option<i16>,
+}
+
+impl Options {
+    fn take(&mut self, word: &str) -> Result<(), String> {
+        let is_new = match word.split_once('=') {
+            Some(("size", value)) => {
+                let size = value.parse().map_err(|e: SizeError| e.to_string())?;
+                self.size.replace(size).is_none()
+            }
+            Some(("priority", value)) => {
+                let priority = value.parse().map_err(|_| {
+                    format!("priority={value} is not a whole number from -32768 to 32767")
+                })?;
+                self.priority.replace(priority).is_none()
+            }
+            _ => {
+                return Err(format!(
+                    "'{word}' is no option of a place: size=SIZE and priority=NUMBER are. A file with a comma \
+                     in its name must be there already"
+                ))
+            }
+        };
+        match is_new {
+            true => Ok(()),
+            false => Err(format!(
+                "{}= is given twice",
+                word.split('=').next().unwrap_or(word)
+            )),
+        }
     }
 }
 
 /// For clap, as [`parser`]. A directory called `none` is reached as `./none`.
 pub fn place_parser() -> impl TypedValueParser<Value = Where> {
-    OsStringValueParser::new().try_map(|text| match text == NOWHERE {
-        true => Ok(Where::Nowhere),
-        false => Place::parse(text).map(Where::Place),
+    OsStringValueParser::new().try_map(|text| {
+        if text == NOWHERE {
+            return Ok(Where::Nowhere);
+        }
+        let place = Place::parse(text, |name| fs::symlink_metadata(name).is_ok())?;
+        match &place.spec {
+            SwapSpec::Path(path) if path.as_os_str() == NOWHERE && place.has_options() => {
+                Err("'none' takes neither a size nor a priority: nothing goes there".to_owned())
+            }
+            _ => Ok(Where::Place(place)),
+        }
     })
 }
 
@@ -167,6 +219,25 @@ impl SwapSpec {
         }
     }
 
+    /// As `run` takes it: a file that is not there yet will be made.
+    pub fn find(&self) -> Result<Target, SpecError> {
+        let SwapSpec::Path(path) = self else {
+            return self.resolve();
+        };
+        if path.exists() {
+            return self.resolve();
+        }
+        if path.is_symlink() {
+            return Err(SpecError::LeadsNowhere(path.clone()));
+        }
+        match directory_of(path) {
+            // That would be a mistyped device, and a file in memory.
+            Some(dir) if dir.starts_with("/dev") => Err(SpecError::NoDevice(path.clone())),
+            Some(_) => Ok(Target::File(path.clone())),
+            None => self.resolve(),
+        }
+    }
+
     pub fn resolve(&self) -> Result<Target, SpecError> {
         let path = match self {
             SwapSpec::Ram => return Ok(Target::Ram),
@@ -175,7 +246,10 @@ impl SwapSpec {
         let kind = match fs::metadata(path) {
             Ok(meta) => meta.file_type(),
             Err(err) if err.kind() == io::ErrorKind::NotFound => {
-                return Err(SpecError::Missing(path.clone()))
+                return Err(match path.starts_with("/dev") {
+                    true => SpecError::NoDevice(path.clone()),
+                    false => SpecError::Missing(path.clone()),
+                })
             }
             Err(err) => return Err(SpecError::Unreadable(path.clone(), err)),
         };
@@ -189,6 +263,16 @@ impl SwapSpec {
             Err(SpecError::WrongKind(path.clone()))
         }
     }
+}
+
+/// Where a file of this name would be made.
+fn directory_of(path: &Path) -> Option<PathBuf> {
+    let dir = path.parent()?;
+    let dir = match dir.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => dir,
+    };
+    dir.canonicalize().ok().filter(|dir| dir.is_dir())
 }
 
 /// The first of the usual directories that is writable and not memory itself:
@@ -225,7 +309,16 @@ mod tests {
             path("/dev/null").resolve(),
             Err(SpecError::WrongKind(_))
         ));
-        let err = path("/nowhere/at/all").resolve().unwrap_err();
+        for device in [
+            "/dev/no-such-one",
+            "/dev/shm/../no-such-one",
+            "/dev/shm/nothing",
+        ] {
+            let err = path(device).find().unwrap_err().to_string();
+            assert!(err.contains("no device"), "{err}");
+        }
+        assert!(matches!(path("./not-there").find(), Ok(Target::File(_))));
+        let err = path("/nowhere/at/all").find().unwrap_err();
         assert!(
             err.to_string().contains("mkdir -p /nowhere/at/all"),
             "{err}"
@@ -234,7 +327,12 @@ mod tests {
 
     #[test]
     fn places_have_sizes_and_priorities() {
-        let parse = |text: &str| Place::parse(text.into());
+        let there = ["/a,b", "/x,size=1G"];
+        let parse = |text: &str| {
+            Place::parse(text.into(), |name| {
+                there.iter().any(|t| name == Path::new(t))
+            })
+        };
         let path = |p: &str| SwapSpec::Path(p.into());
         assert_eq!(parse("/a").unwrap(), Place::plain(path("/a")));
         let place = parse("/a,b,priority=-2,size=1.5G").unwrap();
@@ -243,8 +341,18 @@ mod tests {
         assert_eq!(place.priority, Some(-2));
         let ram = parse("ram,size=1G").unwrap();
         assert_eq!((ram.spec, ram.priority), (SwapSpec::Ram, None));
-        assert_eq!(parse("/a,sizes=1G").unwrap().spec, path("/a,sizes=1G"));
+        // What is there has its whole name, and a directory may have any.
+        assert_eq!(
+            parse("/x,size=1G").unwrap(),
+            Place::plain(path("/x,size=1G"))
+        );
+        assert_eq!(parse("/a,b=c/d").unwrap().spec, path("/a,b=c/d"));
         for wrong in [
+            "/a,sizes=1G",
+            "/a,szie=10M,priority=1",
+            "/a,foo",
+            "ram,foo=1",
+            "/a,",
             ",size=1G",
             "/a,size=x",
             "/a,priority=1.5",

@@ -167,7 +167,10 @@ pub fn open_all(args: &RunArgs, memory: u64) -> Result<Places, Failure> {
     let ranks = ranks(&places);
     let mut wanted = Vec::new();
     for place in &places {
-        let target = target(&place.spec)?;
+        let target = place
+            .spec
+            .find()
+            .map_err(|e| Failure::ours(e.to_string()))?;
         wanted.push(look(args, memory, place.clone(), target)?);
     }
     for i in 0..wanted.len() {
@@ -264,24 +267,6 @@ fn named_twice(places: &[Place]) -> Option<&SwapSpec> {
     let is_there = |i: usize| places[..i].iter().any(|p| name(p) == name(&places[i]));
     let at = (1..places.len()).find(|&i| is_there(i));
     at.map(|i| &places[i].spec)
-}
-
-fn target(spec: &SwapSpec) -> Result<Target, Failure> {
-    match spec {
-        SwapSpec::Path(p) if !p.exists() && p.is_symlink() => Err(Failure::ours(format!(
-            "swap '{}' is a link to what is not there: make that, or give another place",
-            p.display()
-        ))),
-        // A file that is not there yet will be made; below /dev it would be a mistyped device, in memory.
-        SwapSpec::Path(p)
-            if !p.exists()
-                && p.parent().is_some_and(is_dir_or_here)
-                && p.parent() != Some(Path::new("/dev")) =>
-        {
-            Ok(Target::File(p.clone()))
-        }
-        s => s.resolve().map_err(|e| Failure::ours(e.to_string())),
-    }
 }
 
 /// The directory of a file, or the directory itself.

@@ -1,7 +1,7 @@
 //! The checks, each of one thing, in the order in which they matter.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use hugeswap_control::{Control, SEGMENT_BYTES};
@@ -15,9 +15,10 @@ use hugeswap_host::in_use::wait_until_free;
 use hugeswap_host::os;
 use hugeswap_host::size::{Size, MIB};
 use hugeswap_host::sizing::{self, LEAST_ADDRESSES, LEAST_DATA, LEAST_DESCRIPTORS, LEAST_MEMORY};
-use hugeswap_host::swap_spec::{self, SwapSpec, Target};
+use hugeswap_host::swap_spec::{self, Place, Target, Where};
 
-pub fn all(swap: Option<&SwapSpec>) -> Vec<Check> {
+/// `swap`: the places that were given.
+pub fn all(swap: &[Where]) -> Vec<Check> {
     let by_syscall = probe::userfaultfd_by_syscall(Faults::All).map(drop);
     let by_device = probe::userfaultfd_by_device().map(drop);
     let features = probe::userfaultfd().and_then(|(fd, _)| probe::features(&fd));
@@ -37,7 +38,10 @@ pub fn all(swap: Option<&SwapSpec>) -> Vec<Check> {
     }
     checks.push(huge_pages(probe::thp()));
     checks.push(io_uring(probe::io_uring(), probe::io_uring_disabled()));
-    checks.push(swap_place(swap));
+    match swap {
+        [] => checks.push(default_place()),
+        given => checks.extend(given.iter().map(swap_place)),
+    }
     checks.push(filter(probe::seccomp()));
     checks.push(tasks());
     checks.push(preload_library());
@@ -261,35 +265,42 @@ fn io_uring(result: io::Result<()>, sysctl: Option<u32>) -> Check {
     }
 }
 
-fn swap_place(swap: Option<&SwapSpec>) -> Check {
-    let name = "swap";
-    let missing = |found: String| {
-        Check::new(name, Verdict::Missing, found)
-            .so("there is nowhere to swap to")
-            .mend("hugeswap run --swap DIRECTORY, with a directory on a disk")
-    };
-    let target = match swap {
-        Some(spec) => spec.resolve(),
-        None => swap_spec::default_directory().map(Target::Directory),
-    };
-    match target {
-        Err(err) => missing(err.to_string()),
-        Ok(Target::Ram) => Check::ok(name, "memory stands in for a device"),
-        Ok(Target::Directory(dir)) => directory(name, &dir, missing),
-        // The file's contents are not ours to overwrite for a test.
-        Ok(Target::File(file)) => {
-            let parent = file.parent().filter(|dir| !dir.as_os_str().is_empty());
-            directory(
-                name,
-                &parent.map_or_else(|| PathBuf::from("."), Path::to_owned),
-                missing,
-            )
-        }
-        Ok(Target::BlockDevice(device)) => block_device(name, &device, missing),
+const SWAP: &str = "swap";
+
+/// Nothing can be swapped there.
+fn no_place(found: String) -> Check {
+    Check::new(SWAP, Verdict::Missing, found)
+        .so("there is nowhere to swap to")
+        .mend("hugeswap run --swap DIRECTORY, with a directory on a disk")
+}
+
+fn default_place() -> Check {
+    match swap_spec::default_directory() {
+        Ok(dir) => directory(&dir, None),
+        Err(err) => no_place(err.to_string()),
     }
 }
 
-fn block_device(name: &'static str, device: &Path, missing: impl Fn(String) -> Check) -> Check {
+fn swap_place(swap: &Where) -> Check {
+    let Place { spec, size, .. } = match swap {
+        Where::Nowhere => return Check::ok(SWAP, "none: what leaves stays in compressed memory"),
+        Where::Place(place) => place,
+    };
+    match spec.find() {
+        Err(err) => no_place(err.to_string()),
+        Ok(Target::Ram) => Check::ok(SWAP, "memory stands in for a device"),
+        Ok(Target::Directory(dir)) => directory(&dir, *size),
+        // The file's contents are not ours to overwrite for a test.
+        Ok(Target::File(file)) => {
+            let parent = file.parent().filter(|dir| !dir.as_os_str().is_empty());
+            directory(parent.unwrap_or(Path::new(".")), *size)
+        }
+        Ok(Target::BlockDevice(device)) => block_device(&device),
+    }
+}
+
+fn block_device(device: &Path) -> Check {
+    let name = SWAP;
     let shown = device.display();
     // As 'run' looks at it.
     let options = Options::new(u64::MAX);
@@ -301,11 +312,13 @@ fn block_device(name: &'static str, device: &Path, missing: impl Fn(String) -> C
             name,
             format!("{shown} allows O_DIRECT: 4 KiB read in {}", short(time)),
         ),
-        Err(err) => missing(format!("{shown}: {err}")),
+        Err(err) => no_place(format!("{shown}: {err}")),
     }
 }
 
-fn directory(name: &'static str, dir: &Path, missing: impl Fn(String) -> Check) -> Check {
+/// `size`: what the place was given.
+fn directory(dir: &Path, size: Option<Size>) -> Check {
+    let name = SWAP;
     let shown = dir.display();
     // First: whether tmpfs allows O_DIRECT depends on the kernel.
     if matches!(os::is_memory_backed(dir), Ok(true)) {
@@ -318,24 +331,14 @@ fn directory(name: &'static str, dir: &Path, missing: impl Fn(String) -> Check) 
             let space = os::space(dir).unwrap_or(os::Space { total: 0, free: 0 });
             let room = Size::from_bytes(space.free);
             let time = short(time);
-            let chosen = sizing::swap_file(sizing::memory().bytes, space.total, space.free);
             let check = Check::ok(
                 name,
                 format!("{shown} allows O_DIRECT: 2 MiB out and back in {time}, {room} free"),
             );
-            if chosen.bytes < SEGMENT_BYTES {
-                return Check {
-                    verdict: Verdict::Limited,
-                    ..check
-                }
-                .so("a disk keeps a fifth and 10G free, so 'run' refuses without --swap-size")
-                .mend("hugeswap run --swap-size SIZE");
+            match size {
+                Some(size) => fits(check, size, space),
+                None => by_default(check, space),
             }
-            check.so(format!(
-                "without --swap-size 'run' takes up to {}: {}",
-                Size::from_bytes(chosen.bytes),
-                chosen.why
-            ))
         }
         Err(err) if err.kind() == io::ErrorKind::InvalidInput => Check::new(
             name,
@@ -349,8 +352,39 @@ fn directory(name: &'static str, dir: &Path, missing: impl Fn(String) -> Check) 
             Check::new(name, Verdict::Missing, format!("{shown}: {err}"))
                 .so("'ulimit -f' is too low for any swap file")
         }
-        Err(err) => missing(format!("{shown}: {err}")),
+        Err(err) => no_place(format!("{shown}: {err}")),
     }
+}
+
+/// A place that was given a size.
+fn fits(check: Check, size: Size, space: os::Space) -> Check {
+    match size.bytes() <= space.free {
+        true => check,
+        false => Check {
+            verdict: Verdict::Missing,
+            ..check
+        }
+        .so(format!("'run' refuses: there is no room for {size}"))
+        .mend("hugeswap run --swap DIRECTORY,size=SIZE, with a smaller one"),
+    }
+}
+
+/// A place without a size.
+fn by_default(check: Check, space: os::Space) -> Check {
+    let chosen = sizing::swap_file(sizing::memory().bytes, space.total, space.free);
+    if chosen.bytes < SEGMENT_BYTES {
+        return Check {
+            verdict: Verdict::Limited,
+            ..check
+        }
+        .so("a disk keeps a fifth and 10G free, so 'run' refuses without --swap-size")
+        .mend("hugeswap run --swap-size SIZE");
+    }
+    check.so(format!(
+        "without --swap-size 'run' takes up to {}: {}",
+        Size::from_bytes(chosen.bytes),
+        chosen.why
+    ))
 }
 
 fn filter(mode: Option<u32>) -> Check {
@@ -467,11 +501,15 @@ fn data() -> Check {
     }
 }
 
-fn is_file(swap: Option<&SwapSpec>) -> bool {
-    !swap.is_some_and(|s| matches!(s.resolve(), Ok(Target::BlockDevice(_))))
+/// Swap goes to a file, at one of the places at least.
+fn is_file(swap: &[Where]) -> bool {
+    let is_other = |w: &Where| match w {
+        Where::Nowhere => true,
+        Where::Place(place) => matches!(place.spec.find(), Ok(Target::BlockDevice(_))),
+    };
+    swap.is_empty() || !swap.iter().all(is_other)
 }
 
-/// `in_file`: swap goes to a file.
 fn descriptors() -> Check {
     let name = "descriptors";
     match probe::limit(Limit::Descriptors) {
@@ -486,6 +524,7 @@ fn descriptors() -> Check {
     }
 }
 
+/// `in_file`: swap goes to a file.
 fn file_size(in_file: bool) -> Check {
     let name = "file size";
     match probe::limit(Limit::FileSize) {
@@ -530,6 +569,7 @@ fn short(time: Duration) -> String {
 mod tests {
     use super::Device::{AsKernelHas, Hidden};
     use super::*;
+    use hugeswap_host::swap_spec::SwapSpec;
 
     fn errno(code: i32) -> io::Result<()> {
         Err(io::Error::from_raw_os_error(code))
@@ -613,11 +653,12 @@ mod tests {
 
     #[test]
     fn swap_on_memory() {
-        let shm = SwapSpec::Path("/dev/shm".into());
+        let place = |path: &str| Where::Place(Place::plain(SwapSpec::Path(path.into())));
         if os::is_memory_backed(Path::new("/dev/shm")).unwrap() {
-            assert_eq!(swap_place(Some(&shm)).verdict, Verdict::Limited);
+            assert_eq!(swap_place(&place("/dev/shm")).verdict, Verdict::Limited);
         }
-        let nowhere = SwapSpec::Path("/nowhere/at/all".into());
-        assert_eq!(swap_place(Some(&nowhere)).verdict, Verdict::Missing);
+        let verdict = |w: &Where| swap_place(w).verdict;
+        assert_eq!(verdict(&place("/nowhere/at/all")), Verdict::Missing);
+        assert_eq!(verdict(&Where::Nowhere), Verdict::Ok);
     }
 }

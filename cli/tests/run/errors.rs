@@ -101,6 +101,19 @@ fn swap_places() {
         line.contains("no device '/dev/sdz9'") && !Path::new("/dev/sdz9").exists(),
         "{line}"
     );
+    for device in ["/dev/mapper/no-such-one", "/dev/shm/no-such-one"] {
+        let line = refused(125, &["--swap", device, "true"]);
+        assert!(line.contains("no device"), "{line}");
+        assert!(!Path::new(device).exists());
+    }
+    for (place, says) in [
+        ("sw2,szie=10M,priority=1", "'szie=10M' is no option"),
+        ("sw,foo=1", "'foo=1' is no option"),
+        ("none,size=100M", "'none' takes neither"),
+    ] {
+        let line = refused(2, &["--swap", place, "true"]);
+        assert!(line.contains(says), "{line}");
+    }
     let line = refused(
         125,
         &["--swap", "/var/tmp", "--swap", "/var/../var/tmp", "true"],

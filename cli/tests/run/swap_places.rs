@@ -112,6 +112,18 @@ fn a_file_keeps_its_length() {
     }
 }
 
+/// What is there by its whole name is that, and has no options.
+#[test]
+fn a_file_with_a_comma() {
+    let dir = Dir::new("comma");
+    let (plain, _) = private_file(&dir);
+    let path = dir.join("swap,size=40M");
+    fs::rename(plain, &path).unwrap();
+    let done = Run::new(64, hog("160")).swap(&path).ok();
+    done.has_swapped();
+    assert!(!dir.join("swap").exists());
+}
+
 /// Data that nobody knows is not thrown away without being asked for, and `doctor` says the same.
 #[test]
 fn a_block_device_with_data() {
