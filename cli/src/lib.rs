@@ -26,6 +26,7 @@ use hugeswap_host::{out, undo};
 
 /// Parses the command line and runs what it asks for.
 pub fn main() -> ExitCode {
+    out::was_closed(hugeswap_supervise::had_no_output());
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(err) => return usage(&err),

@@ -1,6 +1,5 @@
 //! `hugeswap set`: settings of a run that change while it goes on.
 
-use std::io::Write;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -67,8 +66,7 @@ pub fn set(args: &SetArgs) -> ExitCode {
 fn show(run: &Run) {
     let mode = SwapInArg::from(run.control.swap_in()).to_possible_value();
     let name = mode.as_ref().map_or("", |value| value.get_name());
-    // 'hugeswap set 4711 | head' is no error.
-    let _ = writeln!(std::io::stdout(), "swapin={name}");
+    outln!("swapin={name}");
 }
 
 /// Until the run's processes see it.

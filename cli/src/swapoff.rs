@@ -1,6 +1,5 @@
 //! `hugeswap swapoff` and `hugeswap swapon`: devices of a run that go and come back while it runs.
 
-use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,6 +9,7 @@ use hugeswap_control::{DeviceEntry, Phase, Usage, SEGMENT_BYTES};
 use hugeswap_mm::{PAGE_SIZE, PMD_SIZE};
 
 use crate::going_on::{find_run, finish, Run};
+use hugeswap_host::out;
 use hugeswap_host::progress::Progress;
 use hugeswap_host::size::Size;
 use hugeswap_host::undo::Interrupt;
@@ -261,14 +261,13 @@ impl Run {
                 )
             })
             .collect();
-        let text = if json {
-            serde_json::to_string_pretty(&rows).unwrap_or_default() + "\n"
-        } else {
-            table(&rows)
-        };
-        // 'hugeswap swapon | head' is no error.
-        let _ = std::io::stdout().write_all(text.as_bytes());
-        Ok(())
+        match json {
+            true => out::json(&rows),
+            false => {
+                out!("{}", table(&rows));
+                Ok(())
+            }
+        }
     }
 }
 

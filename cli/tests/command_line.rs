@@ -209,6 +209,15 @@ fn output_that_fails() {
             errors.contains("can't write to standard output"),
             "{line:?}: {errors}"
         );
+        let mut closed = Command::new("sh");
+        closed.args(["-c", "exec \"$0\" \"$@\" >&-"]);
+        closed.arg(env!("CARGO_BIN_EXE_hugeswap")).args(line);
+        let output = closed.output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{line:?}");
+        assert!(
+            String::from_utf8_lossy(&output.stderr).contains("can't write to standard output"),
+            "{line:?}: {output:?}"
+        );
     }
 }
 

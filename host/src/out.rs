@@ -18,6 +18,9 @@ const FAILED: u8 = 1;
 /// The status that the command ends with because its output failed; 0 while it works.
 static ENDS_WITH: AtomicU8 = AtomicU8::new(0);
 
+/// Standard output was closed when the command began. The standard library puts /dev/null there, which takes all.
+static CLOSED: AtomicBool = AtomicBool::new(false);
+
 /// Standard output is for JSON, and what people read goes to standard error.
 static JSON_ONLY: AtomicBool = AtomicBool::new(false);
 
@@ -53,6 +56,11 @@ pub fn json_only(yes: bool) {
     JSON_ONLY.store(yes, Ordering::Relaxed);
 }
 
+/// What is written to standard output fails from now on, if it was closed when the command began.
+pub fn was_closed(yes: bool) {
+    CLOSED.store(yes, Ordering::Relaxed);
+}
+
 /// What `--json` prints.
 pub fn json(document: &impl serde::Serialize) -> Result<(), String> {
     let text = serde_json::to_string_pretty(document).map_err(|err| err.to_string())?;
@@ -69,6 +77,10 @@ pub fn bytes(text: &[u8]) {
 
 /// Something was written to standard output by other means, or could not be.
 pub fn printed(how: io::Result<()>) {
+    let how = match CLOSED.load(Ordering::Relaxed) {
+        true => Err(io::Error::from_raw_os_error(libc::EBADF)),
+        false => how,
+    };
     if let Err(err) = how.and_then(|()| io::stdout().flush()) {
         failed(&err);
     }

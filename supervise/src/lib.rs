@@ -48,6 +48,7 @@ pub use devices::absolute;
 pub use failure::{Failure, EXIT_CANNOT_RUN, EXIT_NOT_FOUND, EXIT_OURS, EXIT_USAGE};
 pub use family::descendants;
 pub use program::{check_library, preload_library};
+pub use signals::had_no_output;
 pub use tasks::check as check_tasks;
 
 use std::process::ExitCode;

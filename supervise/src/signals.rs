@@ -141,6 +141,11 @@ pub fn give_back(command: &mut Command) {
     }
 }
 
+/// Whether standard output was closed when this process began.
+pub fn had_no_output() -> bool {
+    INHERITED.closed.load(Relaxed) & 1 << 1 != 0
+}
+
 /// In front and supervisor: a limit of the size of files is an error where it is met, and no signal; what
 /// is theirs may be larger than what the program's may be. And they may have as many descriptors as they are allowed.
 pub fn outgrow_limits() {

@@ -61,6 +61,42 @@ fn start(env: &[(&str, &str)], end: &std::path::Path, second: &Dir, how: &[&str]
     run
 }
 
+/// What is asked of a run and can't be written is an error; who reads no further is none.
+#[test]
+fn output_that_fails() {
+    let second = Dir::new("second");
+    let end = second.join("end");
+    let run = start(&[], &end, &second, &[]);
+    let front = run.front().to_string();
+    for args in [
+        &["swapon", "--pid", &front][..],
+        &["swapon", "--json", "--pid", &front],
+        &["set", &front],
+    ] {
+        let to = |out: Stdio| {
+            let mut command = Command::new(hugeswap());
+            command.args(args).stdout(out).stderr(Stdio::piped());
+            let output = command.output().unwrap();
+            (
+                output.status.code(),
+                String::from_utf8(output.stderr).unwrap(),
+            )
+        };
+        let full = fs::File::create("/dev/full").unwrap();
+        let (status, said) = to(full.into());
+        assert!(
+            said.contains("can't write to standard output"),
+            "{args:?}: {said}"
+        );
+        assert_eq!(status, Some(1), "{args:?}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        assert_eq!(to(writer.into()), (Some(141), String::new()), "{args:?}");
+    }
+    fs::write(&end, "").unwrap();
+    assert!(run.finish().status.success());
+}
+
 #[test]
 fn a_device_is_emptied_under_its_users() {
     let plain: &[(&str, &str)] = &[];
