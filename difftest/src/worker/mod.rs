@@ -82,6 +82,7 @@ fn set_up(args: &Args, dir: &Path) -> World {
         direct,
         children: Vec::new(),
         disturbed: args.disturb,
+        starting: sys::shared_count(dir),
         depth: 0,
     };
     w.shadow().set_up(args.data * (1 << 20) / PAGE);

@@ -5,6 +5,7 @@ use super::shadow::{Shadow, FREED};
 use super::sys::{self, errno, fail, fail_with, FOUND};
 use super::world::{Child, World, SCRATCH};
 use crate::plan::{mix, Kind, Rng};
+use core::sync::atomic::Ordering::Relaxed;
 
 /// Children of a process at a time.
 const MOST: usize = 3;
@@ -239,8 +240,10 @@ fn reap(w: &mut World, pid: i32, status: i32) {
     let known = w.children.iter().position(|c| c.pid == pid);
     let killed = known.is_some_and(|i| w.children.remove(i).killed);
     let by = |signal| libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == signal;
-    // A program that was started by a child that was killed: nobody reads what it writes.
-    let stray = by(libc::SIGPIPE);
+    // A program that was started by a child that was killed: nobody reads what it writes. And before it is
+    // a program it has the memory of that child, whose engine is gone.
+    let lost = || w.starting.load(Relaxed) > 0 && by(libc::SIGBUS);
+    let stray = known.is_none() && (by(libc::SIGPIPE) || lost());
     let killed = killed || w.disturbed;
     if status == 0 || killed && by(libc::SIGKILL) || stray {
         return;
@@ -320,10 +323,12 @@ pub fn spawn(w: &mut World, r: &mut Rng) {
     // SAFETY: the part is mapped and readable, and not written meanwhile.
     let bytes =
         unsafe { core::slice::from_raw_parts(at as *const u8, p.count * super::shadow::PAGE) };
+    w.starting.fetch_add(1, Relaxed);
     let child = Command::new("/bin/cat")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn();
+    w.starting.fetch_sub(1, Relaxed);
     let Ok(mut child) = child else {
         fail("cat could not be started");
     };

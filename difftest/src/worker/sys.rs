@@ -124,6 +124,15 @@ pub unsafe fn map_shared(fd: i32, len: usize, at: usize) -> usize {
     p as usize
 }
 
+/// A count that the process shares with all its children to come.
+pub fn shared_count(dir: &std::path::Path) -> &'static AtomicI32 {
+    let fd = temporary(dir, size_of::<AtomicI32>());
+    // SAFETY: a new mapping of zeros, which is never unmapped.
+    let count = unsafe { &*(map_shared(fd, size_of::<AtomicI32>(), 0) as *const AtomicI32) };
+    close(fd);
+    count
+}
+
 /// Stops unless a call returned 0.
 #[track_caller]
 pub fn must(r: i32, what: &str) {

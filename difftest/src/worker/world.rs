@@ -3,6 +3,7 @@
 use super::shadow::{self, render, Part, Shadow, CELL, CELLS, FREED, PAGE, RW};
 use super::sys;
 use crate::plan::{mix, Mixture, Rng};
+use core::sync::atomic::AtomicI32;
 use std::path::PathBuf;
 
 /// Scratch memory: a shared file, so never managed.
@@ -23,6 +24,8 @@ pub struct World {
     pub children: Vec<Child>,
     /// The driver kills children, too.
     pub disturbed: bool,
+    /// How many processes are about to start a program, or were killed there. Shared by all.
+    pub starting: &'static AtomicI32,
     /// How many forks this process is away from the first.
     pub depth: usize,
 }
