@@ -1,5 +1,6 @@
 //! The constructor: before the program's own code runs.
 
+use crate::maps::Mapping;
 use crate::state::state;
 use crate::window::Window;
 use crate::{
@@ -182,23 +183,35 @@ fn reserve_window() -> Result<usize, Errno> {
     Err(Errno::ENOMEM)
 }
 
-/// Memory that was mapped before us, by the program's other libraries or as its own zeroed data.
+/// Memory that was mapped before us: the program's own zeroed data, and what allocators and other libraries
+/// have reserved, whether it is accessible already or not. What lies side by side is one stretch: an allocator
+/// opens its reservation piece by piece.
 fn adopt_existing(e: &Engine) {
-    for m in maps::all(e, 0).unwrap_or_default() {
-        let len = m.end - m.start;
-        if m.prot != manageable::RW
-            || !m.private
-            || !m.anonymous
-            || len < PMD_SIZE
-            || !manageable::can_be_managed(m.start, len)
-            || e.is_own(m.start, m.end)
+    let can = |m: &Mapping| {
+        let prot = m.prot & libc::PROT_EXEC == 0;
+        prot && m.private
+            && m.anonymous
+            && manageable::can_be_managed(m.start, m.end - m.start)
+            && !e.is_own(m.start, m.end)
+    };
+    let all = maps::all(e, 0).unwrap_or_default();
+    for stretch in all.chunk_by(|a, b| a.end == b.start && can(a) && can(b)) {
+        let (start, end) = (stretch[0].start, stretch[stretch.len() - 1].end);
+        if !can(&stretch[0]) || end - start < PMD_SIZE || e.register(0, start, end - start).is_err()
         {
             continue;
         }
-        if e.register(0, m.start, len).is_ok() {
-            state().lock().regions.insert(m.start, m.end);
+        state().lock().regions.insert(start, end);
+        for m in stretch {
+            let len = m.end - m.start;
+            if m.prot == libc::PROT_NONE {
+                // Tens of GiB of addresses, and hardly a page. One that is there stays where it is.
+                continue;
+            }
             let _ = e.adopt_resident(m.start, len);
-            let _ = e.set_writable(m.start, len, true);
+            if manageable::is_writable(m.prot) {
+                let _ = e.set_writable(m.start, len, true);
+            }
         }
     }
 }

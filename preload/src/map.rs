@@ -152,10 +152,15 @@ fn mmap_fixed(
         return plain(a);
     };
     let _own = reserve(addr, end);
-    if !state().lock().is_ours(addr, end) {
-        return plain(a);
-    }
     let ordinary = is_ordinary(prot, flags & !FIXED);
+    if !state().lock().is_ours(addr, end) {
+        let at = plain(a)?;
+        // As with a hint: what is large is managed wherever it lies. JVMs reserve their heaps so.
+        if ordinary && at == addr && len >= PMD_SIZE {
+            adopt(e, bell, at, len, prot, flags & libc::MAP_POPULATE != 0);
+        }
+        return Ok(at);
+    }
     if flags & libc::MAP_FIXED_NOREPLACE == libc::MAP_FIXED_NOREPLACE {
         return map_noreplace(e, bell, a, (addr, end), ordinary);
     }

@@ -195,3 +195,23 @@ fn jumps_on_a_busy_machine() {
         }
     }
 }
+
+/// Reserved first, opened later; see c/reserved.c.
+fn reserved(how: &str) {
+    let program = compile("reserved");
+    let done = Run::new(64, [program.to_str().unwrap(), how])
+        .seconds(60)
+        .ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done.has_swapped().is_managed();
+}
+
+#[test]
+fn reserved_before_us() {
+    reserved("early");
+}
+
+#[test]
+fn reserved_where_it_must_be_free() {
+    reserved("there");
+}

@@ -133,6 +133,7 @@ fn remaps() {
         "attached",
         "not_there",
         "watched",
+        "grown_over",
     ] {
         let done = Run::new(64, [program.to_str().unwrap(), what])
             .seconds(60)

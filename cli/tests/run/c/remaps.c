@@ -343,6 +343,21 @@ static void watched(void) {
   verify(at, bytes, 1, "after it");
 }
 
+/* What a mapping grows over was something else's: it reads as zeros, in a child too, and the rest stays. */
+static void grown_over(void) {
+  size_t from = 20 * MB, len = 30 * MB, own = 2 * MB + PAGE;
+  char *q = map_rw(own);
+  fill(q, own, 2);
+  MUST(mremap(q, own, len, MREMAP_MAYMOVE | MREMAP_FIXED, p + from) == p + from);
+  pid_t pid = fork();
+  verify(p + from, own, 2, "moved");
+  verify_zero(p + from + own, len - own, "grown");
+  if (pid == 0) _exit(0);
+  wait_ok(pid, "child");
+  verify(p, from, 1, "before");
+  verify_from(p + from + len, from + len, bytes - from - len, 1, "behind");
+}
+
 int main(int argc, char **argv) {
   MUST(argc == 2);
   p = map_rw(bytes);
@@ -352,7 +367,7 @@ int main(int argc, char **argv) {
     void (*run)(void);
   } cases[] = {{"wiped", wiped},   {"not_for_children", not_for_children}, {"guarded", guarded}, {"keyed", keyed},
                {"pinned", pinned}, {"phases", phases},                     {"pieces", pieces},   {"longer", longer},
-               {"several", several}, {"shared", shared}, {"cut", cut}, {"kept", kept}, {"attached", attached}, {"not_there", not_there}, {"watched", watched}};
+               {"several", several}, {"shared", shared}, {"cut", cut}, {"kept", kept}, {"attached", attached}, {"not_there", not_there}, {"watched", watched}, {"grown_over", grown_over}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     if (!strcmp(argv[1], cases[i].name)) {
       cases[i].run();
