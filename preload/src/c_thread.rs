@@ -1,13 +1,12 @@
 //! What the C library keeps of the calling thread, and the kernel is told of.
 
-use crate::arch::{ROBUST_HEAD, TID};
+use crate::arch::{thread_number, ROBUST_HEAD};
 use hugeswap::sys::arch::thread_pointer;
 use hugeswap::sys::{syscall, thread};
 
-/// This thread's number, as the C library knows it.
+/// This thread's number, as the C library knows it; zero where it does not know the thread.
 pub fn tid() -> u32 {
-    // SAFETY: inside the thread structure, which is larger than this (`is_known`).
-    unsafe { ((thread_pointer() + TID) as *const u32).read() }
+    thread_number()
 }
 
 /// The head of this thread's robust mutexes, as the kernel knows it.

@@ -5,6 +5,7 @@
 
 use crate::frame::{to_c, Frame, PROCESS_MADVISE, SETNS, UNSHARE};
 use crate::{advise, deputy, gate, hooks, sandbox};
+use hugeswap::sys::mem;
 
 /// On the program's stack: finds a stack for the hook.
 #[no_mangle]
@@ -40,6 +41,14 @@ unsafe extern "C-unwind" fn hugeswap_hook_delegate(args: *const usize) -> i64 {
             .or_else(|| deputy::ask(call, a))
             .unwrap_or(-i64::from(libc::ENOSYS)),
     )
+}
+
+/// On the stack of a thread that the C library does not know: whether it is the engine's. The stacks of
+/// the engine's threads, and of hooks, lie in memory of its own, and the program has none there.
+#[no_mangle]
+extern "C" fn hugeswap_is_engines() -> i32 {
+    let here = 0u8;
+    i32::from(mem::is_own(&raw const here as usize))
 }
 
 /// In an engine thread: no hook, no signals to block, a stack that is not managed.

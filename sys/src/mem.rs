@@ -9,11 +9,11 @@ use hugeswap_mm::PMD_SIZE;
 pub use super::arena::{forget_threads_own, set_up as set_up_arena};
 pub use super::mmap::{madvise, map_at_noreplace, mprotect, munmap};
 
-/// Mappings of the engine's own that are large enough to be taken for the program's.
+/// Mappings of the engine's own that could be taken for the program's.
 static OWN: [[AtomicUsize; 2]; 64] = [const { [const { AtomicUsize::new(0) }; 2] }; 64];
 static OWN_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// What `map_anon` and `reserve_aligned` mapped, as far as it is 1 MiB or more, and the arena.
+/// What `map_anon` and `reserve_aligned` mapped, as far as it is noted, what threads have, and the arena.
 pub fn own() -> impl Iterator<Item = (usize, usize)> {
     let noted = OWN[..OWN_LEN.load(Relaxed).min(OWN.len())]
         .iter()
@@ -21,12 +21,22 @@ pub fn own() -> impl Iterator<Item = (usize, usize)> {
     noted.chain(arena::range())
 }
 
+/// Whether the address lies in such memory.
+pub fn is_own(addr: usize) -> bool {
+    own().any(|(start, end)| addr >= start && addr < end)
+}
+
+/// What is small is noted while there is room for it: before there is an arena, at the start.
+fn note_mapped(start: usize, len: usize) {
+    if len >= 1 << 20 || OWN_LEN.load(Relaxed) < OWN.len() / 2 {
+        note_own(start, len);
+    }
+}
+
 fn note_own(start: usize, len: usize) {
-    if len >= 1 << 20 {
-        if let Some([s, e]) = OWN.get(OWN_LEN.fetch_add(1, Relaxed)) {
-            s.store(start, Relaxed);
-            e.store(start + len, Relaxed);
-        }
+    if let Some([s, e]) = OWN.get(OWN_LEN.fetch_add(1, Relaxed)) {
+        s.store(start, Relaxed);
+        e.store(start + len, Relaxed);
     }
 }
 
@@ -51,7 +61,7 @@ pub fn map_anon(len: usize) -> Result<*mut u8, Errno> {
         )
     }
     .map(|a| {
-        note_own(a, len);
+        note_mapped(a, len);
         a as *mut u8
     })
 }
@@ -61,7 +71,11 @@ pub fn map_anon(len: usize) -> Result<*mut u8, Errno> {
 pub fn map_threads_own(len: usize) -> Result<*mut u8, Errno> {
     let a = match arena::take_threads_own(len) {
         Some(at) => at? as *mut u8,
-        None => map_anon(len)?,
+        None => {
+            let at = map_anon(len)?;
+            note_own(at as usize, len);
+            at
+        }
     };
     // SAFETY: contents do not change.
     unsafe { madvise(a as usize, len, libc::MADV_DONTFORK) }?;
@@ -135,7 +149,7 @@ pub fn reserve_aligned(len: usize) -> Result<usize, Errno> {
         )
     }?;
     let start = (a + PMD_SIZE - 1) & !(PMD_SIZE - 1);
-    note_own(start, len);
+    note_mapped(start, len);
     let end = start + len;
     // SAFETY: the edges belong to the mapping just made and nobody knows of them.
     unsafe {

@@ -48,6 +48,14 @@ cases! {
     strict_and_more,
 }
 
+// Threads that the C library does not know, and that are the program's.
+cases! {
+    "own_tls",
+    drops,
+    moves,
+    maps,
+}
+
 /// It stops all threads, the engine's too, and then reads memory: so the program is left alone.
 #[test]
 fn leaks_are_looked_for() {

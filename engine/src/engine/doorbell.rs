@@ -12,6 +12,8 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 /// As many as hooks can run at once.
 pub const DOORBELLS: usize = 64;
 
+const PAGES: usize = 2 * DOORBELLS;
+
 const REGISTER: u32 = 1;
 const FREEZE: u32 = 2;
 const SETTLE: u32 = 3;
@@ -25,12 +27,23 @@ const RIGHTS: u32 = 10;
 const DOOR: u32 = 11;
 
 struct Request {
+    /// Zero from when the handler has taken the request.
     op: AtomicU32,
     args: [AtomicUsize; 3],
     result: AtomicUsize,
+    /// Whether the result is there.
+    done: AtomicU32,
+    /// Which of the pages is read next. Only the hook changes it.
+    turn: AtomicUsize,
+    /// Which page the request was heard by. Only the handler uses it.
+    heard: AtomicUsize,
 }
 
-/// One page and one request for each hook.
+/// Two pages and one request for each hook.
+///
+/// Of the two at most one is there: when the handler fills one it drops the other. So whoever reads both in turn
+/// is heard, also if the program has looked at memory that is not its own and left a page there. And no hook has
+/// to drop a page, which a filter of system calls may forbid.
 pub struct Doorbells {
     base: usize,
     requests: &'static mut [Request],
@@ -39,20 +52,24 @@ pub struct Doorbells {
 impl Doorbells {
     pub fn new() -> Result<Doorbells, Errno> {
         Ok(Doorbells {
-            base: mem::map_anon(DOORBELLS * PAGE_SIZE)? as usize,
+            base: mem::map_anon(PAGES * PAGE_SIZE)? as usize,
             // SAFETY: all-zero is a valid Request.
             requests: unsafe { mem::map_table(DOORBELLS) }?,
         })
     }
 
     pub fn register(&self, uffd: Uffd) -> Result<(), Errno> {
-        uffd.register_missing(self.base, DOORBELLS * PAGE_SIZE)
+        uffd.register_missing(self.base, PAGES * PAGE_SIZE)
     }
 
-    /// The doorbell that an address belongs to.
-    fn index(&self, addr: usize) -> Option<usize> {
-        let off = addr.checked_sub(self.base)?;
-        (off < DOORBELLS * PAGE_SIZE).then_some(off / PAGE_SIZE)
+    /// The doorbell that an address belongs to, and which of its pages that is.
+    fn index(&self, addr: usize) -> Option<(usize, usize)> {
+        let page = addr.checked_sub(self.base)? / PAGE_SIZE;
+        (page < PAGES).then_some((page / 2, page % 2))
+    }
+
+    fn page(&self, bell: usize, which: usize) -> usize {
+        self.base + (2 * bell + which % 2) * PAGE_SIZE
     }
 
     /// Asks the engine and waits for the answer. `bell` must be the caller's alone.
@@ -61,17 +78,12 @@ impl Doorbells {
         for (a, v) in r.args.iter().zip(args) {
             a.store(v, Relaxed);
         }
+        r.done.store(0, Relaxed);
         r.op.store(op, Release);
-        let page = self.base + bell * PAGE_SIZE;
-        // The page may be there already, if the program looked into memory that is not its own: then
-        // nobody has heard us.
-        while r.op.load(Acquire) != 0 {
-            // SAFETY: the page is ours; reading it faults, which is the point, and it is dropped
-            // again for the next time.
-            unsafe {
-                (page as *const u8).read_volatile();
-                let _ = mem::madvise(page, PAGE_SIZE, libc::MADV_DONTNEED);
-            }
+        while r.done.load(Acquire) == 0 {
+            let page = self.page(bell, r.turn.fetch_add(1, Relaxed)) as *const u8;
+            // SAFETY: the page is ours; reading it faults, which is the point.
+            unsafe { page.read_volatile() };
         }
         match r.result.load(Acquire) {
             0 => Ok(()),
@@ -160,12 +172,18 @@ impl Engine {
 
     /// In the handler thread: if the fault is a doorbell, answers it.
     pub(super) fn answer(&self, handler: &mut Handler<'_>, f: &PageFault) -> bool {
-        let Some(bell) = self.doorbells.index(f.addr) else {
+        let Some((bell, which)) = self.doorbells.index(f.addr) else {
             return false;
         };
         let r = &self.doorbells.requests[bell];
-        let [a, b, c] = [0, 1, 2].map(|i| r.args[i].load(Relaxed));
         let op = r.op.swap(0, Acquire);
+        if op == 0 {
+            // Somebody looked, or it waits for an answer that comes later and was let go early.
+            self.fill_doorbell(bell, which);
+            return true;
+        }
+        r.heard.store(which, Relaxed);
+        let [a, b, c] = [0, 1, 2].map(|i| r.args[i].load(Relaxed));
         let mut fork = None;
         let result = match op {
             REGISTER => {
@@ -240,7 +258,18 @@ impl Engine {
         let r = &self.doorbells.requests[bell];
         r.result
             .store(result.err().map_or(0, |e| e.0 as usize), Release);
-        let page = self.doorbells.base + bell * PAGE_SIZE;
+        r.done.store(1, Release);
+        self.fill_doorbell(bell, r.heard.load(Relaxed));
+    }
+
+    /// In the handler thread: whoever reads the page goes on, and the next who reads the other is heard.
+    fn fill_doorbell(&self, bell: usize, which: usize) {
+        let (page, other) = (
+            self.doorbells.page(bell, which),
+            self.doorbells.page(bell, which + 1),
+        );
+        // SAFETY: a page of ours, whose contents are never looked at.
+        let _ = unsafe { mem::madvise(other, PAGE_SIZE, libc::MADV_DONTNEED) };
         if self.cache.answer_doorbell(page).is_err() {
             self.cache.program().wake(page, PAGE_SIZE);
         }

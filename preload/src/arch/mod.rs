@@ -8,7 +8,7 @@
 //! | `clone`, `run_on` | a child of `clone`, which goes on with a stack of its own |
 //! | `CLONE_CHILD_TID` | the order of the system call's arguments is not everywhere the same |
 //! | `fork` | a system call here, and not everywhere |
-//! | `TID`, `ROBUST_HEAD`, `thread_structure` | where the C library keeps what the kernel is told of a thread |
+//! | `TID`, `ROBUST_HEAD`, `thread_number`, `thread_structure` | where the C library keeps what the kernel is told of a thread |
 //! | `AUDIT` | how filters of system calls name the processor |
 //! | `MAP_SPECIAL` | flags of `mmap` that only this processor has |
 
@@ -16,8 +16,8 @@
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
 pub use x86_64::{
-    clone, fork, jump_to, run_on, thread_structure, AUDIT, CLONE_CHILD_TID, JUMP, MAP_SPECIAL,
-    ROBUST_HEAD, TID,
+    clone, fork, jump_to, run_on, thread_number, thread_structure, AUDIT, CLONE_CHILD_TID, JUMP,
+    MAP_SPECIAL, ROBUST_HEAD, TID,
 };
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -172,10 +172,12 @@ global_asm!(
     "mov eax, eax",
     "mov [rsp+48], rax",
     "mov rdi, rsp",
-    // The C library knows no number of an engine thread (`TID`): its mmap, called by one of
-    // them, is the plain system call.
+    // The C library knows no number of an engine thread (`TID`), nor of one that the program has made
+    // with thread-local memory of its own: where this one's stack lies tells them apart. The C
+    // library's mmap, called by an engine thread, is the plain system call.
     "cmp dword ptr fs:[{tid}], 0",
     "je 2f",
+    "3:",
     // A fork makes its own system call, whoever runs the hook.
     "cmp byte ptr [rip + {delegating}], 0",
     "je 5f",
@@ -222,7 +224,12 @@ global_asm!(
     ".cfi_def_cfa rsp, 8",
     "ret",
     ".cfi_restore_state",
-    "2: call hugeswap_hook_plain",
+    "2: call hugeswap_is_engines",
+    "mov rdi, rsp",
+    "test eax, eax",
+    "mov eax, [rsp+48]",
+    "jz 3b",
+    "call hugeswap_hook_plain",
     "jmp 1b",
     "6: call hugeswap_hook_delegate",
     "jmp 1b",

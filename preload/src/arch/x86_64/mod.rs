@@ -17,6 +17,15 @@ pub fn thread_structure() -> usize {
     thread_pointer()
 }
 
+/// The number of the calling thread that glibc keeps. Read from the thread pointer itself: what a thread has
+/// at its start that the program has made is the program's.
+pub fn thread_number() -> u32 {
+    let tid: u32;
+    // SAFETY: reads thread-local memory at an offset where the entries of hooks have read before.
+    unsafe { asm!("mov {:e}, fs:[{}]", out(reg) tid, const TID, options(nostack, readonly)) };
+    tid
+}
+
 /// AUDIT_ARCH_X86_64.
 pub const AUDIT: u32 = 0xc000_003e;
 
