@@ -126,7 +126,8 @@ impl<'e> Kick<'e> {
 
     /// Of `most` folios to hold ready, those that are worth their memory now.
     pub fn ready_folios(&self, most: usize) -> usize {
-        self.walking().ready_folios(most)
+        let limit = self.charge.limit();
+        self.walking().ready_folios(most, limit)
     }
 
     /// Below this many free pages reclaim is called.

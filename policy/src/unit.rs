@@ -40,6 +40,14 @@ impl Unit {
         }
     }
 
+    /// The same without a frame.
+    pub fn in_parts(self) -> Unit {
+        match self {
+            Unit::Whole | Unit::Rest => Unit::Pages(FILL_MAX),
+            unit => unit,
+        }
+    }
+
     /// As `of`, for pages that have been taken out and not written yet.
     pub fn rescued(self, there: PageMask, page: usize) -> PageMask {
         match self {

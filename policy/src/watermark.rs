@@ -5,6 +5,16 @@ use hugeswap_mm::PMD_NR;
 /// Free pages for a program that jumps: it needs them one by one, and what is free is of no use to it.
 const LOW_JUMPING: i64 = 128;
 
+/// A process that may have fewer folios than this gets its pages in parts of a range: one that is used, one that
+/// comes and one that leaves would be more than it may have.
+const FOLIOS: i64 = 3;
+
+/// Whether memory comes as whole folios to a process that may have so many pages. Before the supervisor has given a
+/// limit (0) it does.
+pub fn is_for_folios(limit: i64) -> bool {
+    limit == 0 || limit >= FOLIOS * PMD_NR as i64
+}
+
 /// How much of a range the last faults took for walks and first touches: an average that forgets. All of a
 /// range each time is [`Walking::ALL`]; jumps take nothing. It rises faster than it falls: a walk needs what
 /// is to be read ahead at once, and jumps are many.
@@ -35,14 +45,20 @@ impl Walking {
         Walking(word)
     }
 
-    /// Of `most` folios to hold ready, those that are worth their memory now.
-    pub fn ready_folios(self, most: usize) -> usize {
+    /// Of `most` folios to hold ready, those that are worth their memory now, where so many pages are the limit.
+    pub fn ready_folios(self, most: usize, limit: i64) -> usize {
+        if !is_for_folios(limit) {
+            return 0;
+        }
         self.of(2 * most as i64 + 1) as usize / 2
     }
 
     /// Below this many free pages, of so many that the process may have, reclaim is called. Of a small
     /// share of a run's limit, as one of many processes has it, most must be there to be used.
     pub fn low_pages(self, limit: i64) -> i64 {
+        if !is_for_folios(limit) {
+            return (limit / 4).min(LOW_JUMPING);
+        }
         let part = |n: i64| limit / (n * PMD_NR as i64);
         let all = part(32).clamp(4, 32).min(part(4).max(1)) * PMD_NR as i64;
         LOW_JUMPING + self.of(all - LOW_JUMPING)
@@ -51,7 +67,7 @@ impl Walking {
     /// Up to this many it works. `starving`: a fault waits, perhaps for a whole folio.
     pub fn high_pages(self, limit: i64, starving: bool) -> i64 {
         let high = self.low_pages(limit) * 3 / 2;
-        match starving {
+        match starving && is_for_folios(limit) {
             false => high,
             true => high.max(PMD_NR as i64),
         }
@@ -79,14 +95,25 @@ mod tests {
 
     #[test]
     fn watermarks_leave_most_of_the_limit() {
-        let limits = [0, 4, 9, 16, 32, 63, 256, 1024, 65536];
+        let limits = [2, 6, 9, 16, 32, 63, 256, 1024, 65536];
         let low = |walking: Walking| {
             let pages = |mib: i64| (mib << 20) / hugeswap_mm::PAGE_SIZE as i64;
             limits.map(|mib| walking.low_pages(pages(mib)))
         };
-        let folios = [1, 1, 1, 2, 4, 4, 4, 16, 32];
-        assert_eq!(low(ALL), folios.map(|n| n * PMD_NR as i64));
+        let pages = [128, 512, 512, 1024, 2048, 2048, 2048, 8192, 16384];
+        assert_eq!(low(ALL), pages);
         assert_eq!(low(NONE), [LOW_JUMPING; 9]);
+    }
+
+    /// Else reclaim would look for more than there can be.
+    #[test]
+    fn what_is_to_be_free_is_less_than_the_limit() {
+        for limit in (1..20_000).chain([1 << 20]) {
+            for starving in [false, true] {
+                assert!(NONE.high_pages(limit, starving) < limit, "{limit}");
+                assert!(ALL.high_pages(limit, starving) < limit, "{limit}");
+            }
+        }
     }
 
     #[test]

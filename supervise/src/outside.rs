@@ -51,6 +51,9 @@ const GROUP: Duration = Duration::from_secs(1);
 const KEPT: usize = 8;
 /// After so many looks in which it was too much, it is said.
 const TOLD_AFTER: u32 = 50;
+/// A process takes that much beside its managed memory at least: for its engine, tables, stacks in the kernel, the data
+/// of libraries. It counts from the start: when it can be measured others have used the room.
+const OF_EACH: u64 = 768 << 10;
 /// The stack of a thread in the kernel.
 const KERNEL_STACK: u64 = 16 << 10;
 
@@ -113,6 +116,8 @@ pub struct Outside {
     ram: Vec<File>,
     /// For how many looks it has been too much.
     too_much: u32,
+    /// Processes, at the last look.
+    processes: usize,
 }
 
 impl Outside {
@@ -131,6 +136,7 @@ impl Outside {
             group: Group::find(),
             ram,
             too_much: 0,
+            processes: 0,
         }
     }
 
@@ -147,12 +153,15 @@ impl Outside {
         self.next.saturating_duration_since(Instant::now())
     }
 
-    /// What the managed part may have, if it is time to look.
+    /// What the managed part may have, if it is time to look: it is when somebody has come.
     pub fn look(&mut self, processes: &Processes, strangers: &Watch) -> Option<u64> {
         let now = Instant::now();
-        if now < self.next || !processes.sees_proc() {
+        let nr = processes.present().count();
+        let is_early = now < self.next && nr <= self.processes;
+        if is_early || !processes.sees_proc() {
             return None;
         }
+        self.processes = nr;
         let managed = || -> u64 {
             let pages = processes.present().map(|(_, m)| m.charged() as u64);
             pages.sum::<u64>() * PAGE_SIZE as u64
@@ -188,7 +197,7 @@ impl Outside {
                 false => BETWEEN.max(now.elapsed() * SHARE),
             };
         // What grew since the last look goes on growing until the next.
-        let outside = self.bytes() + growth.min(EXPECTED);
+        let outside = (self.bytes() + growth.min(EXPECTED)).max(nr as u64 * OF_EACH);
         let limit = match group {
             Some((_, limit)) => managed_limit_in(self.memory, outside, files, limit),
             None => managed_limit(self.memory, outside),

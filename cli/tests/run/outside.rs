@@ -48,6 +48,23 @@ fn several_processes() {
     with_stacks(224, &line, 2 * 44 + 20);
 }
 
+/// Where there are so many processes that none of them can have more than a few megabytes.
+#[test]
+fn many_small_shares() {
+    let hog = compile("hog");
+    let line = format!(
+        "for i in $(seq 32); do {} 24 & pids=\"$pids $!\"; done; for p in $pids; do wait $p || exit 1; done",
+        hog.display()
+    );
+    let done = Run::new(128, ["sh", "-c", &line])
+        .above(16)
+        .start()
+        .finish();
+    assert!(done.status.success(), "{done}");
+    assert_eq!(done.oom_kills, 0, "{done}");
+    done.has_swapped();
+}
+
 /// Without `--memory` the run takes what its group leaves, and nothing is killed there; `doctor` says the same.
 #[test]
 fn what_a_group_leaves() {

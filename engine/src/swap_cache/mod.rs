@@ -214,7 +214,7 @@ impl SwapCache {
     pub fn give_grace(&self) -> bool {
         let had = self.is_stuck();
         if !had {
-            self.grace.store(GRACE, Relaxed);
+            self.grace.store(grace(self.charge.limit()), Relaxed);
         }
         !had
     }
@@ -428,8 +428,14 @@ impl SwapCache {
     }
 }
 
-/// 16 MiB above the limit.
-const GRACE: i64 = (8 * PMD_NR) as i64;
+/// A process may take so many pages at a time above its limit: a quarter of it, 16 MiB at most. A hundred small ones
+/// together take little of what the run may have.
+fn grace(limit: i64) -> i64 {
+    (limit / 4).clamp(GRACE_LEAST, GRACE_MOST)
+}
+
+const GRACE_LEAST: i64 = 64;
+const GRACE_MOST: i64 = (8 * PMD_NR) as i64;
 
 /// Exit status of a program that had to be ended because its bytes were lost: EX_IOERR.
 const EXIT_LOST: i32 = 74;

@@ -16,6 +16,8 @@ const NONCE_PAGES: usize = size_of::<Nonces>() / PAGE_SIZE;
 /// by them; but there are two: one is written while pages are sealed into the other.
 const BUFFERS_SHARE: i64 = 64;
 const BUFFERS_LEAST: usize = 2;
+/// Of fewer pages than that two would be a quarter: there is one write at a time.
+const SMALL_SHARE: i64 = 8 * PMD_NR as i64;
 
 /// So many pages are sealed into a small buffer. They may lie anywhere in memory, and what has more
 /// pieces than the device takes at a time (126, of virtio disks) needs a thread of the kernel's.
@@ -123,7 +125,11 @@ impl SwapCache {
             return SealBuffers::COUNT;
         }
         let fit = self.charge.limit() / (PMD_NR as i64 * BUFFERS_SHARE);
-        let fit = (fit.max(0) as usize).clamp(BUFFERS_LEAST, SealBuffers::COUNT);
+        let least = match self.charge.limit() {
+            ..SMALL_SHARE => 1,
+            SMALL_SHARE.. => BUFFERS_LEAST,
+        };
+        let fit = (fit.max(0) as usize).clamp(least, SealBuffers::COUNT);
         // Another large one comes when there is room for it: the first write makes some.
         match self.seal_buffers.touched.load(Relaxed).count_ones() as usize {
             0 => fit,

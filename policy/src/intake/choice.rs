@@ -66,6 +66,14 @@ pub fn choose(mode: SwapIn, hints: Hints, seen: Seen) -> Choice {
     }
 }
 
+/// The same for a process that may have no whole folios.
+pub fn in_parts(choice: Choice) -> Choice {
+    Choice {
+        unit: choice.unit.in_parts(),
+        ahead: None,
+    }
+}
+
 /// Pages of zeros for a place that was never touched. A folio while there is room; when memory has been
 /// full (`tight`), only for a walk that has come to another range: pages that nobody wants would make
 /// others leave that are.

@@ -12,8 +12,9 @@ mod working_set;
 pub use stride::Stride;
 pub use working_set::{Fills, Miss};
 
-use crate::{Hints, SwapIn, Unit};
-use choice::{choose, first_touch, passing};
+use crate::watermark::is_for_folios;
+use crate::{Hints, SwapIn, Unit, ZERO_FILL_MAX};
+use choice::{choose, first_touch, in_parts, passing};
 use hugeswap_mm::{PageMask, Pmd, PMD_NR};
 use stream::{Streams, Walk};
 use stride::Strides;
@@ -57,6 +58,10 @@ impl Fault {
     /// Memory has been full, and little of it has been given back since.
     fn is_tight(&self) -> bool {
         self.free < self.limit / ROOMY && self.evicted
+    }
+
+    fn is_for_folios(&self) -> bool {
+        is_for_folios(self.limit)
     }
 }
 
@@ -121,7 +126,10 @@ impl Intake {
             Approach::Walk(walk) => (Some(walk), walk.enters),
             Approach::Stride(_) | Approach::Jump(_) => (None, None),
         };
-        let new = first_touch(fault.mode, fault.is_tight(), walk);
+        let new = match first_touch(fault.mode, fault.is_tight(), walk) {
+            new if fault.is_for_folios() => new,
+            new => new.min(ZERO_FILL_MAX),
+        };
         if fault.found == Found::Nowhere && new < PMD_NR {
             self.streams.brought(new);
         }
@@ -188,7 +196,10 @@ impl Intake {
                 .stride()
                 .map(|s| s.pages_of(fault.pmd, fault.page, fault.pmd)),
         };
-        let choice = choose(fault.mode, place.hints, seen);
+        let choice = match choose(fault.mode, place.hints, seen) {
+            choice if fault.is_for_folios() => choice,
+            choice => in_parts(choice),
+        };
         arrival.chosen = choice.ahead;
         choice.unit
     }
@@ -196,8 +207,8 @@ impl Intake {
     /// What is to be read ahead, when the fault has been served or its read has begun.
     pub fn ahead(&self, arrival: &Arrival) -> ReadAhead {
         let walk = match arrival.approach {
-            Approach::Walk(walk) => walk.enters,
-            Approach::Stride(_) | Approach::Jump(_) => None,
+            Approach::Walk(walk) if arrival.fault.is_for_folios() => walk.enters,
+            Approach::Walk(_) | Approach::Stride(_) | Approach::Jump(_) => None,
         };
         if let Some((step, window)) = arrival.chosen.or(passing(arrival.fault.mode, walk)) {
             return ReadAhead::Ranges {
@@ -285,6 +296,30 @@ mod tests {
         };
         let unit = intake.choose(&mut arrival, place);
         (unit, intake.ahead(&arrival))
+    }
+
+    #[test]
+    fn a_small_share_gets_no_folios() {
+        let small = |found, mode, at| Fault {
+            limit: 2 * PMD_NR as i64,
+            found,
+            mode,
+            ..fault(at)
+        };
+        let mut intake = Intake::default();
+        for mode in [SwapIn::Auto, SwapIn::Always] {
+            let new = intake.arrive(small(Found::Nowhere, mode, 0), |_| false).new;
+            assert!(new <= ZERO_FILL_MAX, "{mode:?}: {new}");
+            let mut at = 10 * PMD_NR;
+            while at < 14 * PMD_NR {
+                let (unit, ahead) = ask(&mut intake, small(Found::Swap, mode, at), true);
+                assert!(matches!(ahead, ReadAhead::Nothing));
+                let Unit::Pages(n) = unit else {
+                    panic!("{mode:?}: {unit:?}")
+                };
+                at += n;
+            }
+        }
     }
 
     #[test]
