@@ -11,6 +11,9 @@
  *   guest random FILE READS       read 4 KiB pieces at random
  *   guest hold FILE SECONDS       read in a loop, also once it has no name, for so long at
  *                                 most, or until 99 % of it is on node 0
+ *   guest contained GROUP COMMAND...
+ *                                 run a command in a memory group, which is the root of the tree
+ *                                 that is seen there, as in a container
  *   guest powerless COMMAND...    run a command as root without capabilities
  *   guest untraced COMMAND...     run a command as on a kernel without trace events
  *   guest fill MIB                take so much memory that can't be moved, until it is killed
@@ -26,7 +29,9 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -245,6 +250,18 @@ static void untraced(void) {
     if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) die("PR_SET_SECCOMP");
 }
 
+/* As in a container: the group is the root of the tree that is seen there. */
+static void contained(const char *group) {
+    char procs[256];
+    snprintf(procs, sizeof procs, "%s/cgroup.procs", group);
+    int fd = open(procs, O_WRONLY);
+    if (fd < 0 || write(fd, "0", 1) != 1) die(procs);
+    close(fd);
+    if (unshare(CLONE_NEWCGROUP | CLONE_NEWNS)) die("unshare");
+    if (mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL)) die("private mounts");
+    if (umount("/sys/fs/cgroup") || mount("none", "/sys/fs/cgroup", "cgroup2", 0, NULL)) die("cgroup2");
+}
+
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     if (!strcmp(argv[1], "powerless") || !strcmp(argv[1], "untraced")) {
@@ -252,6 +269,11 @@ int main(int argc, char **argv) {
         else untraced();
         execvp(argv[2], argv + 2);
         die(argv[2]);
+    }
+    if (!strcmp(argv[1], "contained") && argc > 3) {
+        contained(argv[2]);
+        execvp(argv[3], argv + 3);
+        die(argv[3]);
     }
     if (!strcmp(argv[1], "bind") && argc > 3) {
         unsigned long mask = 1UL << atoi(argv[2]);

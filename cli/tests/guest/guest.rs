@@ -231,7 +231,14 @@ impl Guest {
             .find_map(|path| fs::read(path).ok())
             .expect("./test installs busybox-static");
         archive.program("bin/busybox", &busybox);
-        archive.program("bin/guest", &self.tool(&here.join("guest.c")));
+        let tool = self.compile(&here.join("guest.c"), &["-O2", "-w", "-static"]);
+        archive.program("bin/guest", &tool);
+        // A shell that hugeswap can be in: busybox is static.
+        archive.program("bin/dash", &fs::read("/bin/dash").unwrap());
+        for name in ["hog", "stacks"] {
+            let source = here.join(format!("../run/c/{name}.c"));
+            archive.program(&format!("bin/{name}"), &self.compile(&source, &["-O1"]));
+        }
         let mut needed = std::collections::BTreeSet::new();
         for name in ["hugeswap", "hugeswap-difftest", "libhugeswap_preload.so"] {
             let file = target().join("release").join(name);
@@ -266,14 +273,14 @@ impl Guest {
         archive.end()
     }
 
-    /// What the script needs beside busybox, linked statically.
-    fn tool(&self, source: &Path) -> Vec<u8> {
-        let tool = self.dir.join("guest-tool");
+    fn compile(&self, source: &Path, flags: &[&str]) -> Vec<u8> {
+        let program = self.dir.join("program");
         run(Command::new("cc")
-            .args(["-O2", "-w", "-static", "-o"])
-            .arg(&tool)
+            .args(flags)
+            .arg("-o")
+            .arg(&program)
             .arg(source));
-        fs::read(tool).unwrap()
+        fs::read(program).unwrap()
     }
 
     /// The wanted modules and what they depend on, in the order to load them.

@@ -162,6 +162,30 @@ fn a_kernel_that_does_not_move_pages() {
         .passed(&names);
 }
 
+/// The limit is the group's, or one above it; the machine has groups of version 2.
+#[test]
+fn limits_of_memory_groups_of_version_2() {
+    let names = [
+        "doctor-names-the-group-above",
+        "above-is-met",
+        "above-kills-nobody",
+        "above-is-said",
+        "contained-is-met",
+        "contained-kills-nobody",
+        "contained-is-said",
+        "small-group-is-met",
+        "small-group-kills-nobody",
+        "small-group-of-many-is-met",
+        "small-group-of-many-kills-nobody",
+        "too-small-is-refused",
+        "groups-are-empty",
+    ];
+    Guest::new(READS)
+        .with_the_hosts_clock()
+        .run(&["groups"])
+        .passed(&names);
+}
+
 /// A reader whose hot set is 1.5 times the room on node 0, with promotion off and on.
 #[test]
 #[ignore = "long: ./test --long"]
