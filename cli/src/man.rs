@@ -18,7 +18,7 @@ const RUN: Sections = &[
         "EXIT STATUS",
         &[
             ("the program's", "It ended by itself. Where a signal ended it, hugeswap ends by the same signal."),
-            ("2", "The command line can't be understood, or the memory given is too little."),
+            ("2", "The command line can't be understood, or the memory or swap given is too little."),
             ("125", "hugeswap itself failed: no rights, no room for swap, killed."),
             ("126", "The program can't be run or can't be managed: static, setuid, 32-bit, musl."),
             ("127", "The program was not found."),

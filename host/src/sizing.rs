@@ -17,6 +17,8 @@ pub const LEAST_DESCRIPTORS: u64 = 48;
 /// What a run needs beside its managed memory: the supervisor, the engine's tables and buffers,
 /// page tables, stacks and the program's libraries.
 const OUTSIDE: u64 = 24 * MIB;
+/// What a memory group has to have beside `--memory`: 16 MiB, but for what is lost in rounding.
+const BESIDE: u64 = 15 * MIB;
 /// Where nothing at all is known of the machine.
 const UNKNOWN: u64 = 2 * GIB;
 /// What a disk keeps for others: a fifth of it, and this much at least.
@@ -44,17 +46,35 @@ fn memory_of(available: Option<u64>, group: Option<GroupRoom>) -> Chosen {
     let Some(room) = group else {
         return of_half;
     };
-    let bytes = room.left.saturating_sub(OUTSIDE.max(room.left / 32));
-    if bytes >= half {
-        return of_half;
+    let of_group = left_by(room);
+    match of_group.bytes >= half {
+        true => of_half,
+        false => of_group,
     }
+}
+
+fn left_by(room: GroupRoom) -> Chosen {
     Chosen {
-        bytes,
+        bytes: room.left.saturating_sub(OUTSIDE.max(room.left / 32)),
         why: format!(
             "what the memory group's limit of {} leaves",
             Size::from_bytes(room.limit)
         ),
     }
+}
+
+/// What is used in place of so much memory where the memory group's limit is below it: the kernel would kill.
+pub fn in_place_of(given: u64) -> Option<Chosen> {
+    let group = Own::find().ok()?.room()?;
+    let is_one = os::total_memory().is_none_or(|total| group.limit <= total);
+    is_one.then(|| in_group(given, group)).flatten()
+}
+
+fn in_group(given: u64, room: GroupRoom) -> Option<Chosen> {
+    let left = left_by(room);
+    let bytes = left.bytes.max(LEAST_MEMORY);
+    let is_too_small = room.limit < given.saturating_add(BESIDE);
+    (is_too_small && bytes < given).then_some(Chosen { bytes, ..left })
 }
 
 /// Swap for a run of so much memory, where there is room for it.
@@ -118,6 +138,21 @@ mod tests {
             4 * GIB
         );
         assert_eq!(memory_of(Some(8 * GIB), group(32 * MIB, 10 * MIB)).bytes, 0);
+    }
+
+    #[test]
+    fn no_more_than_the_group_has() {
+        let of = |given, limit, left| {
+            let room = GroupRoom { limit, left };
+            in_group(given * MIB, room).map(|c| c.bytes / MIB)
+        };
+        assert_eq!(of(128, 144 * MIB - 4096, 140 * MIB), None);
+        assert_eq!(of(128, 140 * MIB, 138 * MIB), Some(114));
+        assert_eq!(of(1024, 100 * MIB, 98 * MIB), Some(74));
+        // Others in it may go: what they use now is no reason.
+        assert_eq!(of(128, 512 * MIB, 100 * MIB), None);
+        assert_eq!(of(128, 70 * MIB, 60 * MIB), Some(64));
+        assert_eq!(of(64, 70 * MIB, 60 * MIB), None);
     }
 
     #[test]

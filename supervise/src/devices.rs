@@ -134,7 +134,7 @@ fn places_of(args: &RunArgs) -> Result<Vec<Place>, Failure> {
         places.push(Place::plain(SwapSpec::Path(dir)));
     }
     if places.len() > MAX_DEVICES {
-        return Err(Failure::ours(format!(
+        return Err(Failure::usage(format!(
             "{} swap devices were given; {MAX_DEVICES} are possible",
             places.len()
         )));
@@ -144,13 +144,13 @@ fn places_of(args: &RunArgs) -> Result<Vec<Place>, Failure> {
         .filter_map(|p| p.size.map(|s| ("size=", s.bytes())));
     let sizes = sizes.chain(args.swap_size.map(|s| ("--swap-size", s.bytes())));
     if let Some((what, _)) = { sizes }.find(|&(_, bytes)| whole_segments(bytes) == 0) {
-        return Err(Failure::ours(format!(
+        return Err(Failure::usage(format!(
             "{what} is less than {}, the piece in which swap is handed out: give more",
             Size::from_bytes(SEGMENT_BYTES)
         )));
     }
     if let Some(twice) = named_twice(&places) {
-        return Err(Failure::ours(format!(
+        return Err(Failure::usage(format!(
             "'{twice}' is given twice with --swap: name each place once"
         )));
     }

@@ -14,6 +14,14 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// What was asked for makes no sense, wherever it is asked.
+    pub(crate) fn usage(message: impl Into<String>) -> Failure {
+        Failure {
+            code: EXIT_USAGE,
+            message: message.into(),
+        }
+    }
+
     pub(crate) fn ours(message: impl Into<String>) -> Failure {
         Failure {
             code: EXIT_OURS,

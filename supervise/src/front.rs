@@ -74,13 +74,26 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     }
 }
 
+/// What the user gave, but no more than the memory group can hold.
+fn given(size: Size) -> Chosen {
+    if let Some(less) = sizing::in_place_of(size.bytes()) {
+        errln!(
+            "hugeswap: warning: --memory {size} does not fit here, {} does: {}",
+            Size::from_bytes(less.bytes),
+            less.why
+        );
+        return less;
+    }
+    Chosen {
+        bytes: size.bytes(),
+        why: "as given".to_owned(),
+    }
+}
+
 /// What the user gave, or what fits here.
 fn limit(args: &RunArgs) -> Result<Chosen, Failure> {
     let chosen = match args.memory {
-        Some(s) => Chosen {
-            bytes: s.bytes(),
-            why: "as given".to_owned(),
-        },
+        Some(s) => given(s),
         None => sizing::memory(),
     };
     if let Some(total) = os::total_memory().filter(|&total| chosen.bytes > total) {

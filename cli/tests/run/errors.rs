@@ -73,7 +73,7 @@ fn sizes() {
         "{line}"
     );
     let line = refused(
-        125,
+        2,
         &[
             "--memory",
             "64M",
@@ -115,7 +115,7 @@ fn swap_places() {
         assert!(line.contains(says), "{line}");
     }
     let line = refused(
-        125,
+        2,
         &["--swap", "/var/tmp", "--swap", "/var/../var/tmp", "true"],
     );
     assert!(line.contains("twice"), "{line}");

@@ -92,6 +92,16 @@ fn what_a_group_leaves() {
         code == Some(0) && said.contains("memory group's limit of 330M"),
         "{said}"
     );
+    // Neither is what was asked for more than the group can hold.
+    let disk = Dir::new("group");
+    let words = "run --memory=1G --swap-size=1G --swap".split(' ');
+    let more = words.map(OsStr::new).chain([disk.path().as_os_str()]);
+    let more = more.chain([OsStr::new("--"), hog.as_os_str(), OsStr::new("300")]);
+    let (code, said) = inside("more", 128, &more.collect::<Vec<_>>());
+    assert!(
+        code == Some(0) && said.contains("--memory 1G does not fit here"),
+        "{said}"
+    );
     let (code, said) = inside("none", 70, &run);
     assert!(
         code == Some(2) && said.contains("memory group's limit of 70M"),
