@@ -54,6 +54,8 @@ const TOLD_AFTER: u32 = 50;
 /// A process takes that much beside its managed memory at least: for its engine, tables, stacks in the kernel, the data
 /// of libraries. It counts from the start: when it can be measured others have used the room.
 const OF_EACH: u64 = 768 << 10;
+/// As many again may come before the others have made room for them, but no more than so many.
+const TO_COME: usize = 8;
 /// The stack of a thread in the kernel.
 const KERNEL_STACK: u64 = 16 << 10;
 
@@ -107,7 +109,11 @@ pub struct Outside {
     next: Instant,
     urgent_until: Instant,
     last: u64,
+    /// By how much it had grown at the last look.
+    growth: u64,
     files: Files,
+    /// What pages of files need of the run's group, and its limit, if it has one to itself.
+    shares: Option<(u64, u64)>,
     recent: [u64; KEPT],
     at: usize,
     peak: u64,
@@ -129,6 +135,8 @@ impl Outside {
             next: Instant::now(),
             urgent_until: Instant::now() + NEW,
             last: 0,
+            growth: 0,
+            shares: None,
             files: Files::default(),
             recent: [0; KEPT],
             at: 0,
@@ -153,15 +161,26 @@ impl Outside {
         self.next.saturating_duration_since(Instant::now())
     }
 
-    /// What the managed part may have, if it is time to look: it is when somebody has come.
+    /// What the managed part may have, if there is news of it. Who has come counts at once, and is measured in its time.
     pub fn look(&mut self, processes: &Processes, strangers: &Watch) -> Option<u64> {
         let now = Instant::now();
         let nr = processes.present().count();
-        let is_early = now < self.next && nr <= self.processes;
-        if is_early || !processes.sees_proc() {
+        let is_time = now >= self.next;
+        if !is_time && nr <= self.processes || !processes.sees_proc() {
             return None;
         }
         self.processes = nr;
+        if is_time {
+            self.measure(processes, strangers, now);
+        }
+        let limit = self.limit();
+        if is_time {
+            self.tell(limit);
+        }
+        Some(limit)
+    }
+
+    fn measure(&mut self, processes: &Processes, strangers: &Watch, now: Instant) {
         let managed = || -> u64 {
             let pages = processes.present().map(|(_, m)| m.charged() as u64);
             pages.sum::<u64>() * PAGE_SIZE as u64
@@ -179,7 +198,7 @@ impl Outside {
         };
         // What came or went meanwhile is nobody's fault.
         let outside = used.saturating_sub(before.max(managed()));
-        let growth = outside.saturating_sub(self.last);
+        self.growth = outside.saturating_sub(self.last);
         self.last = outside;
         self.recent[self.at] = outside;
         self.at = (self.at + 1) % KEPT;
@@ -188,7 +207,8 @@ impl Outside {
             Some((used, limit)) => self.files.look(used, *limit),
             None => (0, false),
         };
-        if soon || growth > GROWTH {
+        self.shares = group.map(|(_, limit)| (files, limit));
+        if soon || self.growth > GROWTH {
             self.urgent_until = now + NEW;
         }
         self.next = now
@@ -196,15 +216,23 @@ impl Outside {
                 true => BETWEEN_URGENT.max(now.elapsed() * SHARE_URGENT),
                 false => BETWEEN.max(now.elapsed() * SHARE),
             };
+    }
+
+    fn limit(&self) -> u64 {
         // What grew since the last look goes on growing until the next.
-        let outside = (self.bytes() + growth.min(EXPECTED)).max(nr as u64 * OF_EACH);
-        let limit = match group {
-            Some((_, limit)) => managed_limit_in(self.memory, outside, files, limit),
+        let expected = self.bytes() + self.growth.min(EXPECTED);
+        let outside = expected.max(at_least(self.processes));
+        match self.shares {
+            Some((files, limit)) => managed_limit_in(self.memory, outside, files, limit),
             None => managed_limit(self.memory, outside),
-        };
+        }
+    }
+
+    /// Says it where it has been too much for long.
+    fn tell(&mut self, limit: u64) {
         if limit > FLOOR {
             self.too_much = 0;
-            return Some(limit);
+            return;
         }
         self.too_much = self.too_much.saturating_add(1);
         if self.too_much == TOLD_AFTER {
@@ -214,8 +242,12 @@ impl Outside {
                 hugeswap_host::size::Size::from_bytes(self.bytes())
             );
         }
-        Some(limit)
     }
+}
+
+/// What so many processes take, and those that may come soon.
+fn at_least(processes: usize) -> u64 {
+    (processes + processes.min(TO_COME)) as u64 * OF_EACH
 }
 
 fn allocated(file: &File) -> u64 {
