@@ -1,11 +1,10 @@
 //! The constructor: before the program's own code runs.
 
-use crate::maps::Mapping;
 use crate::state::state;
 use crate::window::Window;
 use crate::{
-    alone, arch, brk, c_thread, calls, exec, failure, gate, manageable, maps, patch, resident,
-    rights, tasks,
+    alone, arch, brk, c_thread, calls, exec, failure, found, gate, maps, patch, resident, rights,
+    tasks,
 };
 use core::ffi::CStr;
 use hugeswap::control;
@@ -137,7 +136,7 @@ fn set_up(address: &[u8]) -> Result<(), Failed> {
     gate::set_up().map_err(|e| format!("no stacks for hooks: {e}"))?;
     make_window(e, &targets)?;
     if single {
-        adopt_existing(e);
+        found::adopt(e);
     }
     exec::set_up();
     // SAFETY: in the constructor, before the program's threads.
@@ -181,39 +180,6 @@ fn reserve_window() -> Result<usize, Errno> {
         }
     }
     Err(Errno::ENOMEM)
-}
-
-/// Memory that was mapped before us: the program's own zeroed data, and what allocators and other libraries
-/// have reserved, whether it is accessible already or not. What lies side by side is one stretch: an allocator
-/// opens its reservation piece by piece.
-fn adopt_existing(e: &Engine) {
-    let can = |m: &Mapping| {
-        let prot = m.prot & libc::PROT_EXEC == 0;
-        prot && m.private
-            && m.anonymous
-            && manageable::can_be_managed(m.start, m.end - m.start)
-            && !e.is_own(m.start, m.end)
-    };
-    let all = maps::all(e, 0).unwrap_or_default();
-    for stretch in all.chunk_by(|a, b| a.end == b.start && can(a) && can(b)) {
-        let (start, end) = (stretch[0].start, stretch[stretch.len() - 1].end);
-        if !can(&stretch[0]) || end - start < PMD_SIZE || e.register(0, start, end - start).is_err()
-        {
-            continue;
-        }
-        state().lock().regions.insert(start, end);
-        for m in stretch {
-            let len = m.end - m.start;
-            if m.prot == libc::PROT_NONE {
-                // Tens of GiB of addresses, and hardly a page. One that is there stays where it is.
-                continue;
-            }
-            let _ = e.adopt_resident(m.start, len);
-            if manageable::is_writable(m.prot) {
-                let _ = e.set_writable(m.start, len, true);
-            }
-        }
-    }
 }
 
 /// The functions of the C library that we stand for.

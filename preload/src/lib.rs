@@ -52,6 +52,7 @@ mod entry;
 mod exec;
 mod failure;
 mod fork;
+mod found;
 mod frame;
 mod gate;
 mod hooks;

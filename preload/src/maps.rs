@@ -16,7 +16,7 @@ pub struct Mapping {
     pub anonymous: bool,
 }
 
-fn parse(line: &str) -> Option<Mapping> {
+pub fn parse(line: &str) -> Option<Mapping> {
     let mut words = line.split_ascii_whitespace();
     let (s, e) = words.next()?.split_once('-')?;
     let perms = words.next()?.as_bytes();
@@ -31,6 +31,12 @@ fn parse(line: &str) -> Option<Mapping> {
         private: perms.get(3) == Some(&b'p'),
         anonymous: inode == "0" && words.next().is_none_or(|name| name.starts_with("[anon:")),
     })
+}
+
+/// The text of `/proc/self/smaps`.
+pub fn details() -> Result<String, Errno> {
+    let text = read_file(c"/proc/thread-self/smaps")?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 fn read_file(path: &core::ffi::CStr) -> Result<Vec<u8>, Errno> {

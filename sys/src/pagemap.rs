@@ -6,6 +6,7 @@ use hugeswap_mm::{PAGE_SIZE, PMD_NR};
 
 const PAGEMAP_SCAN: usize = (3 << 30 | 96 << 16 | (b'f' as u32) << 8 | 16) as usize;
 const PAGE_IS_HUGE: u64 = 1 << 6;
+const PAGE_IS_GUARD: u64 = 1 << 8;
 
 /// Of an entry: the page is in memory, or in the kernel's own swap.
 const PRESENT_OR_SWAPPED: u64 = 3 << 62;
@@ -94,18 +95,30 @@ impl Pagemap {
             return_mask: PAGE_IS_HUGE,
             ..ScanArg::default()
         };
-        // SAFETY: the structures outlive the call and match the request.
-        let n = unsafe {
-            syscall(
-                libc::SYS_ioctl,
-                [
-                    self.fd as usize,
-                    PAGEMAP_SCAN,
-                    &mut arg as *mut ScanArg as usize,
-                ],
-            )
-        }?;
+        let n = self.scan(&mut arg)?;
         Ok(n == 1 && region.start as usize == addr && region.end as usize == addr + len)
+    }
+
+    /// Whether there are guard pages (MADV_GUARD_INSTALL); an error before Linux 6.15, which does not tell.
+    pub fn has_guards(&self, start: usize, end: usize) -> Result<bool, Errno> {
+        let mut region = Region::default();
+        let mut arg = ScanArg {
+            size: size_of::<ScanArg>() as u64,
+            start: start as u64,
+            end: end as u64,
+            vec: &mut region as *mut Region as u64,
+            vec_len: 1,
+            category_mask: PAGE_IS_GUARD,
+            return_mask: PAGE_IS_GUARD,
+            ..ScanArg::default()
+        };
+        self.scan(&mut arg).map(|n| n != 0)
+    }
+
+    fn scan(&self, arg: &mut ScanArg) -> Result<usize, Errno> {
+        let args = [self.fd as usize, PAGEMAP_SCAN, arg as *mut ScanArg as usize];
+        // SAFETY: the callers' structures outlive the call and match the request.
+        unsafe { syscall(libc::SYS_ioctl, args) }
     }
 }
 

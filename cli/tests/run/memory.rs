@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::support::{compile, hugeswap, long, machine, Dir, Run};
+use crate::support::{compile, hugeswap, long, machine, Dir, Done, Run};
 
 /// Random sequences on 640 MiB of data with a limit of a tenth; what fails is shrunk and told.
 fn sequences(seed: u64, count: u64, options: &[&str], envs: &[(&str, &str)]) {
@@ -198,12 +198,17 @@ fn jumps_on_a_busy_machine() {
 
 /// Reserved first, opened later; see c/reserved.c.
 fn reserved(how: &str) {
+    reserved_as(how).is_managed();
+}
+
+fn reserved_as(how: &str) -> Done {
     let program = compile("reserved");
     let done = Run::new(64, [program.to_str().unwrap(), how])
         .seconds(60)
         .ok();
     assert_eq!(done.stdout, "ok\n", "{done}");
-    done.has_swapped().is_managed();
+    done.has_swapped();
+    done
 }
 
 #[test]
@@ -214,4 +219,16 @@ fn reserved_before_us() {
 #[test]
 fn reserved_where_it_must_be_free() {
     reserved("there");
+}
+
+#[test]
+fn reserved_before_us_with_pages_in_it() {
+    reserved("filled");
+}
+
+/// What was said of it before us holds.
+#[test]
+fn reserved_before_us_with_advice() {
+    reserved_as("wiped");
+    reserved_as("guarded");
 }
