@@ -1,12 +1,27 @@
 //! What the C library keeps of the calling thread, and the kernel is told of.
 
 use crate::arch::{thread_number, ROBUST_HEAD};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use hugeswap::sys::arch::thread_pointer;
 use hugeswap::sys::{syscall, thread};
 
-/// This thread's number, as the C library knows it; zero where it does not know the thread.
+/// The thread that a child began with: where its structure is, and its number. Where the program has made the
+/// child by a system call of that name the C library has the parent's number.
+static FIRST: AtomicUsize = AtomicUsize::new(0);
+static FIRST_TID: AtomicU32 = AtomicU32::new(0);
+
+/// This thread's number. Zero where the C library does not know the thread. No system call is made.
 pub fn tid() -> u32 {
+    if FIRST.load(Relaxed) == thread_pointer() {
+        return FIRST_TID.load(Relaxed);
+    }
     thread_number()
+}
+
+/// In a forked child.
+pub fn in_child() {
+    FIRST_TID.store(thread::gettid(), Relaxed);
+    FIRST.store(thread_pointer(), Relaxed);
 }
 
 /// The head of this thread's robust mutexes, as the kernel knows it.

@@ -2,14 +2,13 @@
 //! The C library's fork (handlers, locks of streams and malloc) calls it and goes on unchanged.
 
 use crate::arch::TID;
-use crate::c_thread::robust_head_in_child;
 use crate::clone_args::CloneArgs;
 use crate::frame::Frame;
 use crate::resident::keep_kernels_words;
 use crate::state::state;
 use crate::stretch::reserve;
 use crate::window::Extents;
-use crate::{alone, deputy, gate, map, maps, rights, sandbox};
+use crate::{alone, c_thread, deputy, gate, map, maps, rights, sandbox};
 use hugeswap::control::link;
 use hugeswap::engine::{Engine, Stretch};
 use hugeswap::sync::Mutex;
@@ -24,7 +23,7 @@ pub fn fork(e: &'static Engine, f: &mut Frame) -> Result<usize, Errno> {
     let mut call = CloneArgs::fork(thread_pointer() + TID);
     let pid = around(e, f, &mut call)?;
     if pid == 0 {
-        if let Some((head, len)) = robust_head_in_child() {
+        if let Some((head, len)) = c_thread::robust_head_in_child() {
             // The child holds none of the parent's robust mutexes.
             // SAFETY: the thread's own list head, and the word before it, as glibc sets them.
             unsafe {
@@ -73,6 +72,7 @@ fn around(e: &'static Engine, f: &mut Frame, call: &mut CloneArgs) -> Result<usi
     drop(room);
     if pid == Ok(0) {
         gate::only_me(f.index);
+        c_thread::in_child();
         deputy::forget();
         if apart {
             alone::go_apart();

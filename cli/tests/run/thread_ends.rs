@@ -56,6 +56,13 @@ cases! {
     maps,
 }
 
+// Children that the C library does not know.
+cases! {
+    "by_number",
+    bytes_stay,
+    filtered,
+}
+
 /// It stops all threads, the engine's too, and then reads memory: so the program is left alone.
 #[test]
 fn leaks_are_looked_for() {
