@@ -54,8 +54,8 @@ pub struct RunArgs {
     #[arg(long)]
     pub no_encrypt: bool,
 
-    /// Write counters to this file as JSON, every second and at the end; a pipe, or /dev/stdout, gets a line
-    /// each time
+    /// Write counters to this file as JSON, every second and at the end; a pipe, or /dev/stdout (-), gets a
+    /// line each time
     #[arg(long, value_name = "FILE")]
     pub stats_json: Option<PathBuf>,
 

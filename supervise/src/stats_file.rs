@@ -81,7 +81,7 @@ fn descriptor(path: &Path) -> Option<RawFd> {
     let text = path.to_str()?;
     let number = match text {
         "/dev/stdin" => return Some(0),
-        "/dev/stdout" => return Some(1),
+        "/dev/stdout" | "-" => return Some(1),
         "/dev/stderr" => return Some(2),
         _ => text
             .strip_prefix("/dev/fd/")
@@ -265,6 +265,8 @@ mod tests {
     fn descriptors_by_name() {
         let of = |p: &str| descriptor(Path::new(p));
         assert_eq!(of("/dev/stdout"), Some(1));
+        assert_eq!(of("-"), Some(1));
+        assert_eq!(of("./-"), None);
         assert_eq!(of("/dev/fd/7"), Some(7));
         assert_eq!(of("/proc/self/fd/0"), Some(0));
         for other in ["stdout", "/dev/fd", "/dev/fd/x", "/dev/fd/-1", "/dev/null"] {

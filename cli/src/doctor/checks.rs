@@ -129,7 +129,14 @@ fn userfaultfd(
                 None => "there is no vm.unprivileged_userfaultfd".to_owned(),
             },
         ),
-        way("userfaultfd, device", &by_device),
+        match (&by_device, device) {
+            (Err(err), Device::Hidden) if err.kind() == io::ErrorKind::NotFound => Check::new(
+                "userfaultfd, device",
+                Verdict::Note,
+                "the kernel has it, and /dev does not",
+            ),
+            _ => way("userfaultfd, device", &by_device),
+        },
     ];
     let name = "faults in system calls";
     let mend = match &by_device {
@@ -137,6 +144,8 @@ fn userfaultfd(
             Device::Hidden => ALLOW_CONTAINER,
             Device::AsKernelHas => ALLOW_SYSCTL,
         },
+        // Where it is the file's mode the kernel says EACCES.
+        Err(err) if err.raw_os_error() == Some(libc::EPERM) => ALLOW_CONTAINER,
         _ => ALLOW_DEVICE,
     };
     checks.push(if all_faults {
@@ -620,6 +629,9 @@ mod tests {
         let checks = userfaultfd(eperm(), errno(libc::ENOENT), true, Some(false), AsKernelHas);
         assert_eq!(mend(&checks), ALLOW_SYSCTL);
         let checks = userfaultfd(eperm(), errno(libc::ENOENT), true, Some(false), Hidden);
+        assert!(mend(&checks).contains("--device"));
+        assert!(checks[2].found.contains("/dev does not"));
+        let checks = userfaultfd(eperm(), eperm(), true, Some(false), AsKernelHas);
         assert!(mend(&checks).contains("--device"));
         let checks = userfaultfd(errno(libc::ENOSYS), eacces(), false, None, AsKernelHas);
         assert!(mend(&checks).contains("CONFIG_USERFAULTFD"));
