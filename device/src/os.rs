@@ -342,13 +342,21 @@ pub(super) fn seal_size(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     check(unsafe { libc::syscall(libc::SYS_fcntl, raw(fd), libc::F_ADD_SEALS, seals) }).map(drop)
 }
 
-/// Maps `len` bytes of a file from its start, readable, writable and shared.
-pub(super) fn map_shared(fd: BorrowedFd<'_>, len: usize) -> Result<*mut u8, Errno> {
-    let null = std::ptr::null_mut::<u8>();
+/// Maps `len` bytes of a file from its start, readable, writable and shared; at an address if that is not 0.
+///
+/// # Safety
+///
+/// What is at that address must be nobody's.
+pub(super) unsafe fn map_shared(
+    fd: BorrowedFd<'_>,
+    len: usize,
+    at: usize,
+) -> Result<*mut u8, Errno> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping at a place the kernel chooses disturbs nothing.
-    let ret = unsafe { libc::syscall(libc::SYS_mmap, null, len, prot, flags, raw(fd), 0_usize) };
+    let fixed = if at == 0 { 0 } else { libc::MAP_FIXED };
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | fixed;
+    // SAFETY: the caller's contract; a new mapping at a place the kernel chooses disturbs nothing.
+    let ret = unsafe { libc::syscall(libc::SYS_mmap, at, len, prot, flags, raw(fd), 0_usize) };
     check(ret).map(|addr| std::ptr::with_exposed_provenance_mut(addr as usize))
 }
 

@@ -57,7 +57,8 @@ impl RamDevice {
     /// Fresh memory, allocated as the device grows.
     pub fn new(max_bytes: u64) -> Result<Self, OpenError> {
         let fd = os::memfd(c"hugeswap-ram").map_err(|errno| failed("create", errno))?;
-        let device = Self::map(fd, max_bytes, OnDiscard::Free, false)?;
+        // SAFETY: at no address of ours.
+        let device = unsafe { Self::map(fd, max_bytes, OnDiscard::Free, false, 0) }?;
         device.store.capacity.store(0, Ordering::Release);
         Ok(device)
     }
@@ -66,14 +67,34 @@ impl RamDevice {
     /// longer if it is shorter than `max_bytes`; from then on it must not be made shorter, which
     /// is enforced where the descriptor allows (file seals).
     pub fn from_fd(fd: OwnedFd, max_bytes: u64, on_discard: OnDiscard) -> Result<Self, OpenError> {
-        Self::map(fd, max_bytes, on_discard, true)
+        // SAFETY: at no address of ours.
+        unsafe { Self::map(fd, max_bytes, on_discard, true, 0) }
     }
 
-    fn map(
+    /// The same, mapped at an address.
+    ///
+    /// # Safety
+    ///
+    /// `max_bytes` from there on are the caller's, who leaves them to the device.
+    pub unsafe fn from_fd_at(
+        fd: OwnedFd,
+        max_bytes: u64,
+        on_discard: OnDiscard,
+        at: usize,
+    ) -> Result<Self, OpenError> {
+        // SAFETY: the caller's contract.
+        unsafe { Self::map(fd, max_bytes, on_discard, true, at) }
+    }
+
+    /// # Safety
+    ///
+    /// As `from_fd_at`, if `at` is not 0.
+    unsafe fn map(
         fd: OwnedFd,
         max_bytes: u64,
         on_discard: OnDiscard,
         given: bool,
+        at: usize,
     ) -> Result<Self, OpenError> {
         let bytes = max_bytes - max_bytes % PAGE_SIZE as u64;
         let stat = os::fstat(fd.as_fd()).map_err(|errno| failed("stat", errno))?;
@@ -84,7 +105,9 @@ impl RamDevice {
         // A file cut short under a mapping kills whoever touches the lost part.
         let _unsealed = os::seal_size(fd.as_fd());
         let len = usize::try_from(bytes).map_err(|_| failed("map", libc::EFBIG))?;
-        let base = os::map_shared(fd.as_fd(), len).map_err(|errno| failed("map", errno))?;
+        // SAFETY: the caller's contract.
+        let base = unsafe { os::map_shared(fd.as_fd(), len, at) };
+        let base = base.map_err(|errno| failed("map", errno))?;
         // Fewer and larger pages where the system's shmem_enabled says "advise".
         // SAFETY: the range is the mapping just made.
         let _refused = unsafe { os::advise(base, len, libc::MADV_HUGEPAGE) };

@@ -133,12 +133,23 @@ fn take_back(len: usize, align: usize) -> Option<usize> {
 pub(super) fn take_threads_own(len: usize) -> Option<Result<usize, Errno>> {
     range()?;
     let len = len.next_multiple_of(PAGE_SIZE);
-    let down = |high: usize| high.checked_sub(len).filter(|at| *at >= LOW.load(Acquire));
-    let Ok(high) = HIGH.fetch_update(AcqRel, Acquire, down) else {
+    let Some(at) = reserve_threads_own(len, PAGE_SIZE) else {
         return Some(Err(Errno::ENOMEM));
     };
     // SAFETY: the addresses are the caller's from here on; nothing of anybody's is there.
-    Some(unsafe { map_over(high - len, len) })
+    Some(unsafe { map_over(at, len) })
+}
+
+/// Addresses only, for a mapping that a forked child does not inherit. In a child nothing may be mapped there.
+pub(super) fn reserve_threads_own(len: usize, align: usize) -> Option<usize> {
+    range()?;
+    let below = |high: usize| {
+        let at = high.checked_sub(len)? & !(align - 1);
+        (at >= LOW.load(Acquire)).then_some(at)
+    };
+    HIGH.fetch_update(AcqRel, Acquire, below)
+        .ok()
+        .and_then(below)
 }
 
 /// # Safety

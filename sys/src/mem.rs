@@ -82,6 +82,15 @@ pub fn map_threads_own(len: usize) -> Result<*mut u8, Errno> {
     Ok(a)
 }
 
+/// Addresses for a large mapping of the caller's that a forked child does not inherit, where the kernel places
+/// none of the program's. None if there is not that much: the tables need room, too.
+pub fn addresses_of_threads(len: usize) -> Option<usize> {
+    const MOST: usize = 256 << 30;
+    (len <= MOST)
+        .then(|| arena::reserve_threads_own(len, PMD_SIZE))
+        .flatten()
+}
+
 /// What a mapping is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {

@@ -232,3 +232,17 @@ fn reserved_before_us_with_advice() {
     reserved_as("wiped");
     reserved_as("guarded");
 }
+
+/// Nothing of ours lies where a child may come back to, swap in memory neither.
+#[test]
+fn addresses_given_back_before_a_fork() {
+    let program = compile("reserved");
+    let done = Run::new(64, [program.to_str().unwrap(), "given_back"])
+        .swap("ram")
+        .option("--swap-size=512M")
+        .above(1024)
+        .seconds(60)
+        .ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done.has_swapped();
+}

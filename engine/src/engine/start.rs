@@ -21,7 +21,7 @@ use crate::sys::sched;
 use crate::sys::task;
 use crate::sys::thread::{self, Files};
 use crate::sys::uffd::{Source, Uffd};
-use crate::sys::{fd, Errno};
+use crate::sys::{fd, mem, Errno};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -185,7 +185,10 @@ fn open_device(
         } else {
             OnDiscard::Free
         };
-        return RamDevice::from_fd(fd, d.max_bytes, on_discard)
+        // Not where the program may have had a mapping, to which a child of its may come back.
+        let at = mem::addresses_of_threads(d.max_bytes as usize).unwrap_or(0);
+        // SAFETY: the addresses are nobody else's, or the kernel's choice.
+        return unsafe { RamDevice::from_fd_at(fd, d.max_bytes, on_discard, at) }
             .map(|r| faults::around(r, &run.settings.faults))
             .map_err(|_| failed);
     }

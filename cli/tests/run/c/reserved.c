@@ -36,6 +36,11 @@ static void reserve(int argc, char **argv) {
   how = argc > 1 ? argv[1] : "";
   /* These are not managed. */
   if (is("wiped") || is("guarded")) bytes = 16 * MB;
+  if (is("given_back")) {
+    bytes = 12288 * MB;
+    early = (char *)ask(SYS_mmap, 0, bytes, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE);
+    return;
+  }
   early = (char *)ask(SYS_mmap, 0, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS);
   if (is("early") || is("there")) return;
   ask(SYS_mprotect, early, bytes, PROT_READ | PROT_WRITE, 0);
@@ -107,6 +112,25 @@ static void use(char *p, int fixed) {
   for (size_t at = 0; at < bytes; at += piece) verify(p + at + PAGE, piece - 2 * PAGE, at, "opened");
 }
 
+/* A child comes back to addresses that its parent has given up. */
+static void given_back(void) {
+  size_t len = 160 * MB;
+  char *p = map_rw(len);
+  fill(p, len, 1);
+  MUST(munmap(early, bytes) == 0);
+  pid_t pid = fork();
+  if (pid == 0) {
+    char *q = mmap(early, bytes, PROT_READ, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    MUST(q == early);
+    verify(p, len, 1, "child");
+    fill(p, len, 2);
+    verify(p, len, 2, "child");
+    _exit(0);
+  }
+  wait_ok(pid, "child");
+  verify(p, len, 1, "parent");
+}
+
 int main(int argc, char **argv) {
   MUST(argc == 2);
   if (is("early")) {
@@ -117,6 +141,8 @@ int main(int argc, char **argv) {
     wiped();
   } else if (is("guarded")) {
     guarded();
+  } else if (is("given_back")) {
+    given_back();
   } else {
     char *at = (char *)0xe7000000, *high = (char *)0x100000000000;
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
