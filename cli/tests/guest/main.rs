@@ -86,7 +86,6 @@ fn promotes_to_the_node_nearest_to_the_readers() {
 }
 
 #[test]
-#[ignore = "long: ./test --long"]
 fn promotes_what_is_hottest() {
     Guest::new(READS)
         .run(&["heat"])
@@ -97,6 +96,12 @@ fn promotes_what_is_hottest() {
 fn promotes_what_is_small() {
     let names = ["small-ext4", "small-xfs", "small-btrfs"];
     Guest::new(READS).run(&["small"]).passed(&names);
+}
+
+#[test]
+fn promotes_with_a_small_budget() {
+    let names = ["budget-is-promoted", "budget-is-said", "budget-clean-stop"];
+    Guest::new(READS).run(&["budget"]).passed(&names);
 }
 
 #[test]
@@ -118,20 +123,26 @@ fn promotes_what_is_on_tmpfs() {
     ]);
 }
 
-/// What watching costs does not grow with the processors that do nothing. Long, for they are
-/// emulated in turns.
+const MANY: [&str; 6] = [
+    "many-are-there",
+    "many-read-once-stays",
+    "many-is-promoted",
+    "many-few-are-watched",
+    "many-contents-are-the-same",
+    "many-clean-stop",
+];
+
+/// What watching costs does not grow with the processors that do nothing.
+#[test]
+fn promotes_on_a_machine_with_many_processors() {
+    Guest::new(READS).cpus(32).run(&["many"]).passed(&MANY);
+}
+
+/// Long, for they are emulated in turns.
 #[test]
 #[ignore = "long: ./test --long"]
-fn promotes_on_a_machine_with_many_processors() {
-    let scenarios = ["many"];
-    Guest::new(READS).cpus(32).run(&scenarios).passed(&[
-        "many-are-there",
-        "many-read-once-stays",
-        "many-is-promoted",
-        "many-few-are-watched",
-        "many-contents-are-the-same",
-        "many-clean-stop",
-    ]);
+fn promotes_on_a_machine_with_128_processors() {
+    Guest::new(READS).cpus(128).run(&["many"]).passed(&MANY);
 }
 
 #[test]

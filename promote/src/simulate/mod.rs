@@ -160,6 +160,20 @@ mod tests {
         );
     }
 
+    /// The reference's file, at the default options: hours, when all work had to be paid from 1 %.
+    #[test]
+    fn most_of_the_references_file_is_moved_in_ten_rounds() {
+        let text = include_str!("../../traces/daemon-128g.trace");
+        let rounds = Trace::parse(text).unwrap().run();
+        let fast: Vec<u64> = rounds.iter().map(|round| round.fast >> 30).collect();
+        assert!(fast[9] >= 96, "GiB on the fast node: {fast:?}");
+        let slowest = rounds.iter().map(|round| round.seconds).fold(0.0, f64::max);
+        assert!(
+            slowest < 9.75 * 1.1,
+            "{slowest}: what a round costs at most"
+        );
+    }
+
     #[test]
     fn without_budget_it_takes_longer_and_costs_less() {
         let reads = "load 1 1G\nloop 40\nread 1 1G 1M\nround\nend\n";
