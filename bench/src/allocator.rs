@@ -2,12 +2,16 @@
 //! against our allocator, and beside it against the kernel that runs.
 
 mod kernel;
+mod linux612;
+mod mixed_test;
+mod slots;
+mod thp_test;
 
-use hugeswap_swapfile::mixed_test::{self, MixedConfig};
-use hugeswap_swapfile::thp_test::{published, Calls, Iteration, ThpTest, ThpTestConfig};
-use hugeswap_swapfile::Algorithm;
+use mixed_test::MixedConfig;
+use slots::Algorithm;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use thp_test::{published, Iteration, ThpTest, ThpTestConfig};
 
 /// Swap 64 KiB folios in and out at random and count how many fall back to 4 KiB
 #[derive(Clone, Debug, clap::Args)]
@@ -24,9 +28,6 @@ pub struct Args {
     /// Which allocator to run
     #[arg(long, value_enum, value_name = "NAME", default_value_t = AlgorithmArg::Hugeswap)]
     algorithm: AlgorithmArg,
-    /// Ask for the place a page had before
-    #[arg(long)]
-    near: bool,
     /// Run the same test on the kernel's swap too (as root; uses a 64 MiB zram)
     #[arg(long, value_enum, value_name = "WHAT")]
     against: Option<Against>,
@@ -34,7 +35,7 @@ pub struct Args {
     #[arg(long, requires = "against")]
     base_swapin: bool,
     /// Run the mixed test instead: all orders, at 60, 90 and 99 % full
-    #[arg(long, conflicts_with_all = ["aligned_swapin", "small_folios", "near", "against", "iterations"])]
+    #[arg(long, conflicts_with_all = ["aligned_swapin", "small_folios", "against", "iterations"])]
     mixed: bool,
     /// Operations of the mixed test at each level
     #[arg(
@@ -48,7 +49,7 @@ pub struct Args {
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum AlgorithmArg {
-    /// Best fit, several extents instead of a fallback
+    /// As `hugeswap run` asks: best fit, several extents instead of a fallback
     Hugeswap,
     /// The plain allocator of Linux 6.12
     #[value(name = "linux-6.12")]
@@ -102,10 +103,6 @@ impl Args {
         ThpTestConfig {
             aligned_swapin: self.aligned_swapin,
             small_folios: self.small_folios,
-            calls: match self.near {
-                true => Calls::Near,
-                false => Calls::Plain,
-            },
             algorithm: self.algorithm(),
         }
     }
@@ -153,52 +150,33 @@ impl Totals {
 }
 
 fn alone(out: &mut impl Write, config: &ThpTestConfig, iterations: u32) -> io::Result<bool> {
-    let mut test = ThpTest::new(*config);
+    let mut test = ThpTest::new(*config).map_err(io::Error::other)?;
     let mut totals = Totals::default();
     for i in 1..=iterations as usize {
         let done = test.iterate();
         totals.add(&done);
         line(out, i, &done)?;
     }
-    summaries(out, (&test, &totals), config, iterations)
+    summary(out, config, &totals)
 }
 
-/// The module's, and the engine's beside it; whether all folios of both went out whole.
-fn summaries(
-    out: &mut impl Write,
-    (test, totals): (&ThpTest, &Totals),
-    config: &ThpTestConfig,
-    iterations: u32,
-) -> io::Result<bool> {
-    summary(out, "", test, totals)?;
-    if config.algorithm == Algorithm::Linux612 {
-        return Ok(totals.clean());
-    }
-    let mut engine = ThpTest::new(ThpTestConfig {
-        calls: Calls::Engine,
-        ..*config
-    });
-    let mut of_engine = Totals::default();
-    for _ in 0..iterations {
-        of_engine.add(&engine.iterate());
-    }
-    summary(out, "by the engine's calls: ", &engine, &of_engine)?;
-    Ok(totals.clean() && of_engine.clean())
-}
-
-fn summary(out: &mut impl Write, who: &str, test: &ThpTest, totals: &Totals) -> io::Result<()> {
-    let stats = test.space().stats();
+/// Whether all folios went out whole.
+fn summary(out: &mut impl Write, config: &ThpTestConfig, totals: &Totals) -> io::Result<bool> {
+    let who = match config.algorithm {
+        Algorithm::HugeSwap => "by the engine's calls: ",
+        Algorithm::Linux612 => "",
+    };
     writeln!(
         out,
         "{who}folios: {} contiguous, {} spread, {} fell back; extents per folio: {:.3}; \
-         slots moved: {}; base pages without a slot: {}",
+         base pages without a slot: {}",
         totals.contiguous,
         totals.swpout - totals.contiguous,
         totals.fallback,
         totals.extents_per_folio(),
-        stats.slots_moved,
         totals.refused,
-    )
+    )?;
+    Ok(totals.clean())
 }
 
 /// Ours, the live kernel, and the reference's two columns.
@@ -218,7 +196,7 @@ fn beside(out: &mut impl Write, config: &ThpTestConfig, kernel: &[Iteration]) ->
         "{:>9}  {:>9}  {:>16}  {:>16}  {:>14}",
         "Iteration", "hugeswap", "this kernel", "reference before", "reference with"
     )?;
-    let mut test = ThpTest::new(*config);
+    let mut test = ThpTest::new(*config).map_err(io::Error::other)?;
     let (mut totals, mut kernel_totals) = (Totals::default(), Totals::default());
     for (i, theirs) in kernel.iter().enumerate() {
         let ours = test.iterate();
@@ -252,7 +230,7 @@ fn beside(out: &mut impl Write, config: &ThpTestConfig, kernel: &[Iteration]) ->
         share(&totals),
         format!("{:.2}%", share(&kernel_totals))
     )?;
-    summaries(out, (&test, &totals), config, kernel.len() as u32)
+    summary(out, config, &totals)
 }
 
 /// At each level; whether every folio found room.
@@ -264,13 +242,11 @@ fn mixed(out: &mut impl Write, algorithm: Algorithm, operations: u64) -> io::Res
             operations,
             ..MixedConfig::new(full_percent)
         };
-        let Some(report) = mixed_test::run(&config) else {
-            continue;
-        };
+        let report = mixed_test::run(&config).map_err(io::Error::other)?;
         writeln!(
             out,
             "{full_percent} % full, {} operations; alloc p50 {} p99 {} max {} ns; \
-             free p50 {} p99 {} max {} ns; slots moved {}",
+             free p50 {} p99 {} max {} ns",
             report.operations,
             report.alloc.p50,
             report.alloc.p99,
@@ -278,7 +254,6 @@ fn mixed(out: &mut impl Write, algorithm: Algorithm, operations: u64) -> io::Res
             report.free.p50,
             report.free.p99,
             report.free.max,
-            report.slots_moved
         )?;
         writeln!(
             out,
@@ -335,10 +310,10 @@ mod tests {
                 "Iteration 2: swpout inc: 232, swpout fallback inc: 0, Fallback percentage: 0.00%",
             ]
         );
-        // Without -a base pages leave small holes; what the engine asks for is told beside it.
-        assert!(lines[2].starts_with("folios: ") && lines[2].contains(" contiguous, "));
-        assert!(lines[3].starts_with("by the engine's calls: folios: "));
-        assert_eq!(lines.len(), 4);
+        // Without -a base pages leave small holes: contiguous and spread folios are told apart.
+        assert!(lines[2].starts_with("by the engine's calls: folios: "));
+        assert!(lines[2].contains(" contiguous, ") && lines[2].contains(" spread, "));
+        assert_eq!(lines.len(), 3);
         let (clean, text) = output("--iterations 2 --algorithm linux-6.12");
         assert!(!clean);
         assert!(!text.contains("engine"));
@@ -367,7 +342,7 @@ mod tests {
     fn what_does_not_go_together() {
         for line in [
             "--mixed -a",
-            "--mixed --near",
+            "--near",
             "--operations 5",
             "--base-swapin",
             "--iterations 0",

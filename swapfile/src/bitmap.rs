@@ -3,7 +3,7 @@
 //! A *block* is a free run of `1 << order` slots at a multiple of its length; it
 //! is *maximal* if the block of twice the length around it is not free.
 
-use hugeswap_mm::{Order, PMD_ORDER, SWAPFILE_CLUSTER};
+use hugeswap_mm::{PMD_ORDER, SWAPFILE_CLUSTER};
 
 const WORDS: usize = SWAPFILE_CLUSTER / 64;
 /// Order of a block that fills one word.
@@ -111,7 +111,7 @@ impl Bitmap {
         words(start, nr).any(|w| self.0[w] & mask(w, start, nr) != 0)
     }
 
-    #[inline]
+    #[cfg(test)]
     pub fn get(&self, bit: usize) -> bool {
         self.0[bit / 64] >> (bit % 64) & 1 != 0
     }
@@ -126,16 +126,6 @@ impl Bitmap {
         let mut out = Bitmap::EMPTY;
         for w in 0..WORDS {
             out.0[w] = f(self.0[w], other.0[w]);
-        }
-        out
-    }
-
-    /// Only the bits of the run.
-    #[inline]
-    pub fn within(&self, start: usize, nr: usize) -> Bitmap {
-        let mut out = Bitmap::EMPTY;
-        for w in words(start, nr) {
-            out.0[w] = self.0[w] & mask(w, start, nr);
         }
         out
     }
@@ -247,81 +237,6 @@ impl Bitmap {
         }
         order
     }
-
-    /// A block of `order` cut from the smallest maximal block that can give it,
-    /// and that one's order. Best fit: small folios fill small holes and leave
-    /// the large ones whole. Looks at the word of `near` first.
-    #[inline]
-    pub fn find_block(&self, order: Order, near: usize) -> Option<(usize, u8)> {
-        let order = order.get();
-        if order >= WORD_ORDER {
-            return self.find_words(order);
-        }
-        let mut best: Option<(usize, u8)> = None;
-        for i in 0..WORDS {
-            let w = (near / 64 + i) % WORDS;
-            let used = self.0[w];
-            if used == !0 {
-                continue;
-            }
-            // A word that is free as a whole is the last to be broken up.
-            if used == 0 {
-                let around = self.block_around(w * 64);
-                if best.is_none_or(|(_, b)| around < b) {
-                    best = Some((w * 64, around));
-                }
-                continue;
-            }
-            let mut starts = !used;
-            for o in 0..order {
-                starts = grow(starts, o);
-            }
-            let mut o = order;
-            while starts != 0 {
-                let next = if o < WORD_ORDER { grow(starts, o) } else { 0 };
-                let maximal = starts & !(next | next << (1u32 << o));
-                if maximal != 0 {
-                    if best.is_none_or(|(_, b)| o < b) {
-                        best = Some((w * 64 + maximal.trailing_zeros() as usize, o));
-                    }
-                    break;
-                }
-                starts = next;
-                o += 1;
-            }
-            if best.is_some_and(|(_, b)| b == order) {
-                break;
-            }
-        }
-        best
-    }
-
-    fn find_words(&self, order: u8) -> Option<(usize, u8)> {
-        let mut starts = self.free_words();
-        for o in WORD_ORDER..order {
-            starts = grow_words(starts, o);
-        }
-        let mut o = order;
-        while starts != 0 {
-            let next = if o < PMD_ORDER {
-                grow_words(starts, o)
-            } else {
-                0
-            };
-            let around = if o < PMD_ORDER {
-                next | next << (1u32 << (o - WORD_ORDER))
-            } else {
-                0
-            };
-            let maximal = starts & !around;
-            if maximal != 0 {
-                return Some((maximal.trailing_zeros() as usize * 64, o));
-            }
-            starts = next;
-            o += 1;
-        }
-        None
-    }
 }
 
 #[cfg(test)]
@@ -366,19 +281,6 @@ mod tests {
             for slot in (0..512).filter(|&s| !map.get(s)) {
                 assert_eq!(map.block_around(slot), slow_around(&map, slot));
             }
-            for order in Order::all() {
-                let smallest = (0..512)
-                    .filter(|&s| free_block(&map, s, order.get()))
-                    .map(|s| slow_around(&map, s))
-                    .min();
-                let near = xorshift(&mut seed) as usize % 512;
-                let found = map.find_block(order, near);
-                assert_eq!(found.map(|f| f.1), smallest, "{order:?} in {map:x?}");
-                if let Some((start, around)) = found {
-                    assert!(free_block(&map, start, order.get()));
-                    assert_eq!(slow_around(&map, start), around);
-                }
-            }
         }
     }
 
@@ -393,7 +295,6 @@ mod tests {
         assert_eq!(map.next_run(70), Some((500, 12)));
         assert_eq!(map.longest_run(), (500, 12));
         assert!(map.all(60, 10) && !map.all(59, 2) && map.any(69, 100));
-        assert_eq!(map.within(62, 440).count(), 8 + 2);
         map.clear(60, 10);
         assert_eq!(map.count(), 12);
     }

@@ -1,79 +1,36 @@
-//! The lists of a shard: linked through the cluster table by index.
+//! The lists of a device's clusters, by their largest free block; linked through the cluster table by
+//! index.
 
-use super::cluster::{ClusterInfo, ClusterState};
-use hugeswap_mm::{PMD_ORDER, SWAP_NR_ORDERS};
+use super::cluster::{ClusterInfo, TOP_EMPTY};
 
-/// Which allocator decides where a folio goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Algorithm {
-    /// Best fit by the largest free block; a folio without a contiguous place
-    /// is spread over several extents.
-    #[default]
-    HugeSwap,
-    /// The plain allocator of Linux 6.12, for comparison: scans clusters, and
-    /// gives up on a folio for which it finds no aligned run.
-    Linux612,
-}
-
+/// On no list: the cluster is not ours.
 const NONE: u8 = 0;
-pub const FREE: u8 = 1;
-pub const DISCARD: u8 = 2;
-pub const FULL: u8 = 3;
-const PARTIAL: u8 = 4;
-/// Orders a partly used cluster's largest free block can have: 0 to 8.
-pub const TOPS: usize = PMD_ORDER as usize;
-const NR_LISTS: usize = PARTIAL as usize + SWAP_NR_ORDERS * TOPS;
-
-/// The list of clusters of `order` whose largest free block is `1 << top`:
-/// part of `nonfull[order]` if `top >= order`, of `frag[order]` otherwise.
-#[inline]
-pub fn partial(order: u8, top: u8) -> u8 {
-    PARTIAL + order * TOPS as u8 + top
-}
-
-/// `nonfull[order]` of [`Algorithm::Linux612`], which knows no largest block.
-#[inline]
-pub fn linux_nonfull(order: u8) -> u8 {
-    PARTIAL + order
-}
-
-/// `frag[order]` of [`Algorithm::Linux612`].
-#[inline]
-pub fn linux_frag(order: u8) -> u8 {
-    PARTIAL + SWAP_NR_ORDERS as u8 + order
-}
+/// Clusters of the same `top`, which is this less one.
+const NR_LISTS: usize = TOP_EMPTY as usize + 2;
 
 /// The one list a cluster belongs on.
 #[inline]
-pub fn list_of(algorithm: Algorithm, ci: &ClusterInfo) -> u8 {
-    match (ci.state, algorithm) {
-        (ClusterState::Untouched | ClusterState::Discarding, _) => NONE,
-        (ClusterState::Free, _) => FREE,
-        (ClusterState::Discard, _) => DISCARD,
-        (ClusterState::Full, _) => FULL,
-        (ClusterState::Nonfull, Algorithm::Linux612) => linux_nonfull(ci.order),
-        (ClusterState::Frag, Algorithm::Linux612) => linux_frag(ci.order),
-        // A partly used cluster has a top of 1 to 9.
-        (ClusterState::Nonfull | ClusterState::Frag, Algorithm::HugeSwap) => {
-            partial(ci.order, ci.top.saturating_sub(1).min(TOPS as u8 - 1))
-        }
+pub fn list_of(ci: &ClusterInfo) -> u8 {
+    match ci.online {
+        false => NONE,
+        true => 1 + ci.top.min(TOP_EMPTY),
     }
 }
 
 /// Ends of a list: index + 1, or 0.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ListHead {
+struct ListHead {
     head: u32,
     tail: u32,
     nr: u32,
 }
 
-/// Every list of one shard.
-#[derive(Debug)]
+/// Every list of one device.
+#[derive(Debug, Default)]
 pub struct Lists {
     heads: [ListHead; NR_LISTS],
-    /// For each order a bit for each top whose list is not empty.
-    tops: [u16; SWAP_NR_ORDERS],
+    /// A bit for each `top` whose list is not empty.
+    tops: u16,
 }
 
 /// Which end of a list a cluster is put at.
@@ -84,45 +41,44 @@ pub enum End {
 }
 
 impl Lists {
-    pub fn new() -> Self {
-        Lists {
-            heads: [ListHead::default(); NR_LISTS],
-            tops: [0; SWAP_NR_ORDERS],
-        }
+    /// The first cluster of those with this `top`.
+    #[inline]
+    pub fn head(&self, top: u8) -> Option<u32> {
+        self.heads[top as usize + 1].head.checked_sub(1)
+    }
+
+    /// Clusters with this `top`.
+    #[inline]
+    pub fn nr(&self, top: u8) -> u32 {
+        self.heads[top as usize + 1].nr
+    }
+
+    /// The smallest `top` from `least` on that a cluster has which is not wholly free.
+    #[inline]
+    pub fn smallest_from(&self, least: u8) -> Option<u8> {
+        let tops = self.partial() >> least;
+        (tops != 0).then(|| least + tops.trailing_zeros() as u8)
+    }
+
+    /// The largest `top` that a cluster has which is not wholly free, nor full.
+    #[inline]
+    pub fn largest(&self) -> Option<u8> {
+        let tops = self.partial() & !1;
+        (tops != 0).then(|| (u16::BITS - 1 - tops.leading_zeros()) as u8)
     }
 
     #[inline]
-    pub fn head(&self, list: u8) -> Option<u32> {
-        self.heads[list as usize].head.checked_sub(1)
-    }
-
-    #[inline]
-    pub fn nr(&self, list: u8) -> u32 {
-        self.heads[list as usize].nr
-    }
-
-    /// Tops to be had among clusters of `order`, one bit each.
-    #[inline]
-    pub fn tops_of(&self, order: u8) -> u16 {
-        self.tops[order as usize]
-    }
-
-    /// Tops to be had among all partly used clusters.
-    #[inline]
-    pub fn tops(&self) -> u16 {
-        self.tops.iter().fold(0, |all, tops| all | tops)
+    fn partial(&self) -> u16 {
+        self.tops & !(1 << TOP_EMPTY)
     }
 
     #[inline]
     fn note_top(&mut self, list: u8) {
-        if let Some(i) = list.checked_sub(PARTIAL) {
-            let (order, top) = (i as usize / TOPS, i as usize % TOPS);
-            let bit = 1 << top;
-            if self.heads[list as usize].nr == 0 {
-                self.tops[order] &= !bit;
-            } else {
-                self.tops[order] |= bit;
-            }
+        let bit = 1 << (list - 1);
+        if self.heads[list as usize].nr == 0 {
+            self.tops &= !bit;
+        } else {
+            self.tops |= bit;
         }
     }
 
@@ -148,10 +104,10 @@ impl Lists {
         self.note_top(list);
     }
 
-    /// Puts a cluster that is on no list where its state says.
+    /// Puts a cluster that is on no list where its content says.
     #[inline]
-    pub fn link(&mut self, clusters: &mut [ClusterInfo], idx: u32, algorithm: Algorithm, end: End) {
-        let list = list_of(algorithm, &clusters[idx as usize]);
+    pub fn link(&mut self, clusters: &mut [ClusterInfo], idx: u32, end: End) {
+        let list = list_of(&clusters[idx as usize]);
         if list == NONE {
             return;
         }
@@ -174,19 +130,13 @@ impl Lists {
         self.note_top(list);
     }
 
-    /// Moves a cluster to the list its state says, if that is another.
+    /// Moves a cluster to the list its content says, if that is another.
     #[inline]
-    pub fn relink(
-        &mut self,
-        clusters: &mut [ClusterInfo],
-        idx: u32,
-        algorithm: Algorithm,
-        end: End,
-    ) {
+    pub fn relink(&mut self, clusters: &mut [ClusterInfo], idx: u32, end: End) {
         let ci = &clusters[idx as usize];
-        if ci.list != list_of(algorithm, ci) {
+        if ci.list != list_of(ci) {
             self.unlink(clusters, idx);
-            self.link(clusters, idx, algorithm, end);
+            self.link(clusters, idx, end);
         }
     }
 
@@ -219,11 +169,8 @@ impl Lists {
             if nr != head.nr || head.tail != prev {
                 return Err("list is shorter than its count, or its tail is wrong");
             }
-            if let Some(i) = id.checked_sub(PARTIAL as usize) {
-                let bit = self.tops[i / TOPS] >> (i % TOPS) & 1;
-                if (bit == 1) != (nr > 0) {
-                    return Err("bit of the tops does not match its list");
-                }
+            if id != usize::from(NONE) && (self.tops >> (id - 1) & 1 == 1) != (nr > 0) {
+                return Err("bit of the tops does not match its list");
             }
         }
         Ok(())

@@ -12,9 +12,6 @@ use hugeswap_sys::mem;
 /// Both hold, and the alignment is at most a page.
 pub unsafe trait Zeroed: Copy {}
 
-// SAFETY: an integer.
-unsafe impl Zeroed for u16 {}
-
 /// A slice of `T` in an anonymous mapping of its own.
 #[cfg(not(loom))]
 #[derive(Debug)]

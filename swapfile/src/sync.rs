@@ -9,13 +9,9 @@
 use core::ops::{Deref, DerefMut};
 
 #[cfg(loom)]
-pub use loom::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering,
-};
+pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(not(loom))]
-pub use std::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering,
-};
+pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -26,19 +22,6 @@ const CONTENDED: u32 = 2;
 /// nanoseconds, a sleep and a wake tens of microseconds.
 #[cfg(not(loom))]
 const SPINS: u32 = 200;
-
-/// Keeps neighbours in an array off each other's cache lines; 128 because the
-/// prefetcher pulls lines in pairs.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub struct CachePadded<T>(pub T);
-
-impl<T> Deref for CachePadded<T> {
-    type Target = T;
-    fn deref(&self) -> &T {
-        &self.0
-    }
-}
 
 #[cfg(loom)]
 type Cell<T> = loom::cell::UnsafeCell<T>;
@@ -237,17 +220,3 @@ fn futex_wait(_word: &AtomicU32, _expected: u32) {
 
 #[cfg(loom)]
 fn futex_wake_one(_word: &AtomicU32) {}
-
-/// The CPU the caller runs on, as a hint only: it may be another by the time
-/// the answer is used.
-#[inline]
-pub fn current_cpu() -> usize {
-    #[cfg(loom)]
-    return 0;
-    #[cfg(not(loom))]
-    {
-        // SAFETY: takes no arguments and touches no memory of ours.
-        let cpu = unsafe { libc::sched_getcpu() };
-        usize::try_from(cpu).unwrap_or(0)
-    }
-}

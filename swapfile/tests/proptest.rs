@@ -3,77 +3,117 @@
 
 mod model;
 
-use hugeswap_swapfile::Algorithm;
-use model::{Model, Op};
+use model::{Model, Op, SEGMENTS};
 use proptest::prelude::*;
 
-fn op() -> impl Strategy<Value = Op> {
-    let n = any::<u16>;
+fn ops() -> impl Strategy<Value = Op> {
+    let nr = || prop_oneof![Just(512usize), Just(1), 1..512usize, 1..16usize];
+    // All of it, half of the times: so clusters get empty.
+    let part = || {
+        prop_oneof![
+            (any::<usize>(), Just(0u64), Just(512u64)),
+            (any::<usize>(), 0..512u64, 1..513u64),
+        ]
+    };
     prop_oneof![
-        // Large orders fill the devices, so that most cases run into "full".
-        6 => (0u8..10).prop_map(|order| Op::Alloc { order }),
-        6 => (6u8..10).prop_map(|order| Op::Alloc { order }),
-        1 => (0u8..10).prop_map(|order| Op::AllocBest { order }),
-        2 => (0u8..10, n(), 0u16..600).prop_map(|(order, folio, beside)| Op::AllocNear {
-            order,
-            folio,
-            beside
-        }),
-        4 => (n(), n(), n()).prop_map(|(folio, from, nr)| Op::Free { folio, from, nr }),
-        3 => n().prop_map(|folio| Op::FreeAll { folio }),
-        2 => (n(), n(), n()).prop_map(|(folio, from, nr)| Op::Dup { folio, from, nr }),
-        2 => n().prop_map(|folio| Op::CacheSet { folio }),
-        1 => n().prop_map(|folio| Op::CacheClear { folio }),
-        1 => (n(), n(), any::<bool>()).prop_map(|(folio, slot, anywhere)| Op::MarkBad {
-            folio,
-            slot,
-            anywhere
-        }),
-        1 => any::<u8>().prop_map(|max| Op::Discard { max }),
-        1 => Just(Op::DiscardDone),
-        1 => Just(Op::Reclaim),
-        1 => (any::<u8>(), n()).prop_map(|(device, slots)| Op::Grow { device, slots }),
-        1 => any::<u8>().prop_map(|device| Op::SwapoffBegin { device }),
-        1 => any::<u8>().prop_map(|device| Op::SwapoffCancel { device }),
-        1 => any::<u8>().prop_map(|device| Op::SwapoffEnd { device }),
-        1 => (0u64..3 << 36, n()).prop_map(|(raw, nr)| Op::FreeWild { raw, nr }),
+        4 => (0..=SEGMENTS).prop_map(Op::Online),
+        3 => (0..=SEGMENTS).prop_map(Op::Offline),
+        20 => (any::<bool>(), nr()).prop_map(|(second, nr)| Op::Alloc { second, nr }),
+        5 => nr().prop_map(Op::AllocFromAll),
+        20 => part().prop_map(|(which, from, nr)| Op::Free { which, from, nr }),
+        1 => (0u64..4 << 36, 0u64..600).prop_map(|(raw, nr)| Op::FreeWild { raw, nr }),
+        1 => (1u64..4, 0u64..FAR, 0u64..513)
+            .prop_map(|(device, slot, nr)| Op::FreeWild { raw: device << 36 | slot, nr }),
+        1 => part().prop_map(|(which, from, nr)| Op::GiveUp { which, from, nr }),
+        2 => Just(Op::Lend),
+        1 => Just(Op::EndLoans { kept: 0 }),
+        1 => any::<u64>().prop_map(|kept| Op::EndLoans { kept }),
+        1 => (any::<bool>(), any::<bool>())
+            .prop_map(|(second, leaving)| Op::Leave { second, leaving }),
+        1 => prop_oneof![9 => Just(Op::Lend), 1 => Just(Op::StartOver)],
     ]
 }
 
-fn run(algorithm: Algorithm, ops: &[Op]) {
-    let mut model = Model::new(algorithm);
-    model.check();
-    for (i, op) in ops.iter().enumerate() {
-        model.apply(*op);
-        if i % 4 == 3 {
-            model.check();
+/// Slots of the larger device, and some more.
+const FAR: u64 = 13_000;
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 300,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn like_the_model(ops in prop::collection::vec(ops(), 1..200)) {
+        let mut model = Model::new();
+        model.play(Op::Online(2));
+        for op in ops {
+            model.play(op);
+            model.check().map_err(|err| TestCaseError::fail(format!("{op:?}: {err}")))?;
         }
     }
-    model.check();
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 200,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
-
-    #[test]
-    fn agrees_with_the_model(ops in prop::collection::vec(op(), 1..300)) {
-        run(Algorithm::HugeSwap, &ops);
+/// Lending takes the same time however much there is: nothing but a count changes.
+#[test]
+fn what_is_lent_stays_until_the_loan_ends() {
+    let mut model = Model::new();
+    let alloc = |nr| Op::Alloc { second: false, nr };
+    for op in [Op::Online(0), alloc(512), Op::Lend, alloc(3)] {
+        model.play(op);
     }
+    let (whole, (few, _)) = (model.given[0], model.given[1]);
+    assert!(!model.space.is_own(whole.0, 1));
+    assert!(model.space.is_own(few, 3));
+    model.play(Op::Free {
+        which: 0,
+        from: 0,
+        nr: 512,
+    });
+    assert_eq!(model.space.used_slots(), 515);
+    model.play(Op::EndLoans { kept: 0 });
+    assert_eq!(model.space.used_slots(), 3);
+    model.check().unwrap();
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 50,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
-
-    #[test]
-    fn plain_algorithm_agrees_with_the_model(ops in prop::collection::vec(op(), 1..300)) {
-        run(Algorithm::Linux612, &ops);
+/// A slot that the device failed on does not come back when the loan ends.
+#[test]
+fn what_was_given_up_is_never_handed_out() {
+    let mut model = Model::new();
+    for op in [
+        Op::Online(0),
+        Op::Alloc {
+            second: false,
+            nr: 512,
+        },
+        Op::Lend,
+        Op::GiveUp {
+            which: 0,
+            from: 100,
+            nr: 8,
+        },
+        Op::Free {
+            which: 0,
+            from: 0,
+            nr: 100,
+        },
+        Op::EndLoans { kept: 0 },
+        Op::Offline(0),
+    ] {
+        model.play(op);
+        model.check().unwrap();
     }
+    assert_eq!(model.space.free_slots(), 100);
+}
+
+#[test]
+fn devices_that_can_not_be() {
+    use hugeswap_swapfile::SwapSpace;
+    let says = |clusters: &[u64]| SwapSpace::new(clusters).unwrap_err().to_string();
+    assert_eq!(says(&[0; 33]), "more than 32 swap devices");
+    assert_eq!(
+        says(&[1, 1 << 28]),
+        "a swap device of 268435456 clusters is larger than supported"
+    );
 }

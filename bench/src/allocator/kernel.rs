@@ -3,8 +3,8 @@
 //! it is put back afterwards, also after Ctrl-C and after an error.
 #![allow(unsafe_code)]
 
+use super::thp_test::{Iteration, Rand, ThpTestConfig};
 use hugeswap_mm::PAGE_SIZE;
-use hugeswap_swapfile::thp_test::{Iteration, Rand, ThpTestConfig};
 use std::ffi::CString;
 use std::fs;
 use std::io::Write;

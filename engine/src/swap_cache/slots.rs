@@ -10,7 +10,7 @@ use crate::charge::Charge;
 use crate::control::{Answer, DeviceEntry, Grant, MAX_DEVICES, SEGMENT_BYTES, SEGMENT_CLUSTERS};
 use crate::device::Device;
 use crate::mm::{DeviceId, Extents, SwapEntry, PAGE_SIZE, PMD_SIZE, SWAPFILE_CLUSTER};
-use crate::swapfile::{DeviceConfig, Segment, SwapConfig, SwapSpace};
+use crate::swapfile::{Segment, SwapSpace};
 use crate::sys::{thread, Errno};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
@@ -115,18 +115,11 @@ fn runs(grant: Grant) -> impl Iterator<Item = Range<usize>> {
 
 impl SwapSlots {
     pub fn new(devices: &[DeviceEntry]) -> Result<SwapSlots, Errno> {
-        // Only the reclaim thread allocates.
-        let space = SwapSpace::new(SwapConfig {
-            nr_cpus: 1,
-            ..SwapConfig::default()
-        });
-        for d in devices {
-            let config = DeviceConfig {
-                segmented: true,
-                ..DeviceConfig::new((d.segments() as u64).max(1) * SLOTS)
-            };
-            space.add_device(&config).map_err(|_| Errno::ENOMEM)?;
-        }
+        let clusters: Vec<u64> = devices
+            .iter()
+            .map(|d| d.segments().max(1) as u64 * CLUSTERS)
+            .collect();
+        let space = SwapSpace::new(&clusters).map_err(|_| Errno::ENOMEM)?;
         Ok(SwapSlots {
             space,
             devices: devices.len(),
@@ -167,11 +160,7 @@ impl SwapSlots {
     pub fn set_leaving(&self, leaving: DeviceSet) {
         self.leaving.store(leaving.0, Relaxed);
         for d in 0..self.devices {
-            // Refused where nothing changes.
-            let _ = match leaving.has(d) {
-                true => self.space.swapoff_begin(id(d)),
-                false => self.space.swapoff_cancel(id(d)),
-            };
+            self.space.set_leaving(id(d), leaving.has(d));
         }
     }
 
@@ -347,8 +336,7 @@ impl SwapSlots {
 
     /// As `free`; never hands them out again.
     pub fn give_up(&self, entry: SwapEntry, nr: usize) {
-        let _ = self.space.mark_bad(entry, nr as u64);
-        let _ = self.space.free(entry, nr as u64);
+        let _ = self.space.give_up(entry, nr as u64);
     }
 
     /// Whether the slots, all of one cluster, are this process's and nobody else may read them.

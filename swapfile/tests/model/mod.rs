@@ -1,540 +1,280 @@
-//! The allocator beside a model of it that keeps every slot in a plain map.
-//! Shared by the property test and the fuzz target.
+//! The allocator beside a model that keeps every slot in a plain array. Shared by the property test and
+//! the fuzz target.
 
-use hugeswap_mm::{DeviceId, Extent, Extents, Order, SwapEntry, SWAPFILE_CLUSTER};
-use hugeswap_swapfile::{Algorithm, DeviceConfig, DeviceError, EntryError, SwapConfig, SwapSpace};
-use std::collections::BTreeMap;
+use hugeswap_mm::{DeviceId, Extents, SwapEntry};
+use hugeswap_swapfile::{EntryError, Segment, SwapSpace};
 
-/// Random choices are plain numbers; what they mean depends on what is there.
+const SEGMENT: u64 = 4 * 512;
+/// Of the first device; the second has one.
+pub const SEGMENTS: u64 = 6;
+const CLUSTERS: usize = ((SEGMENTS + 1) * SEGMENT / 512) as usize;
+const FIRST: u64 = SEGMENTS * SEGMENT;
+
 #[derive(Clone, Copy, Debug)]
 pub enum Op {
+    /// Segments are counted through both devices.
+    Online(u64),
+    Offline(u64),
     Alloc {
-        order: u8,
+        second: bool,
+        nr: usize,
     },
-    AllocBest {
-        order: u8,
-    },
-    /// Asks for the place of a folio, or one beside it.
-    AllocNear {
-        order: u8,
-        folio: u16,
-        beside: u16,
-    },
-    /// Takes a user from some slots of a folio.
+    AllocFromAll(usize),
+    /// Part of what was allocated at some time: it may be free, or another's, by now.
     Free {
-        folio: u16,
-        from: u16,
-        nr: u16,
-    },
-    /// The same to all of it.
-    FreeAll {
-        folio: u16,
-    },
-    Dup {
-        folio: u16,
-        from: u16,
-        nr: u16,
-    },
-    CacheSet {
-        folio: u16,
-    },
-    CacheClear {
-        folio: u16,
-    },
-    /// On a slot of a folio, or anywhere.
-    MarkBad {
-        folio: u16,
-        slot: u16,
-        anywhere: bool,
-    },
-    /// Takes up to so many clusters to discard.
-    Discard {
-        max: u8,
-    },
-    DiscardDone,
-    Reclaim,
-    Grow {
-        device: u8,
-        slots: u16,
-    },
-    SwapoffBegin {
-        device: u8,
-    },
-    SwapoffCancel {
-        device: u8,
-    },
-    SwapoffEnd {
-        device: u8,
+        which: usize,
+        from: u64,
+        nr: u64,
     },
     /// An entry that may mean anything.
     FreeWild {
         raw: u64,
-        nr: u16,
+        nr: u64,
     },
+    GiveUp {
+        which: usize,
+        from: u64,
+        nr: u64,
+    },
+    Lend,
+    /// But for those clusters whose bit is set.
+    EndLoans {
+        kept: u64,
+    },
+    Leave {
+        second: bool,
+        leaving: bool,
+    },
+    StartOver,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Slot {
-    users: u32,
-    cached: bool,
-    bad_once_free: bool,
+    held: bool,
+    lent: bool,
+    bad: bool,
 }
 
-#[derive(Debug)]
-struct ModelDevice {
-    id: DeviceId,
-    slots: u64,
-    reserve: u64,
-    draining: bool,
-    off: bool,
+impl Slot {
+    fn is_free(self) -> bool {
+        self == Slot::default()
+    }
 }
 
 pub struct Model {
     pub space: SwapSpace,
-    devices: Vec<ModelDevice>,
-    slots: BTreeMap<SwapEntry, Slot>,
-    bad: BTreeMap<SwapEntry, ()>,
-    /// Clusters whose discard is under way.
-    discarding: Vec<Extent>,
-    /// Extents of what was allocated; slots of it may be gone since.
-    folios: Vec<Vec<Extent>>,
-    extents: Extents,
-    near: Option<SwapEntry>,
+    /// By cluster, those of the second device last; and so are slots.
+    online: [bool; CLUSTERS],
+    leaving: [bool; 2],
+    slots: Vec<Slot>,
+    pub given: Vec<(SwapEntry, u64)>,
+}
+
+fn id(second: bool) -> DeviceId {
+    DeviceId::new(second.into()).unwrap()
+}
+
+/// Where a slot stands in the model.
+fn at(entry: SwapEntry) -> usize {
+    (entry.device().index() as u64 * FIRST + entry.slot()) as usize
+}
+
+fn is_second(cluster: usize) -> bool {
+    cluster as u64 * 512 >= FIRST
 }
 
 impl Model {
-    /// A few small devices: equal and unequal priorities, odd sizes, a header.
-    pub fn new(algorithm: Algorithm) -> Self {
-        let space = SwapSpace::new(SwapConfig {
-            algorithm,
-            nr_cpus: 2,
-        });
-        let mut devices = Vec::new();
-        let mut bad = BTreeMap::new();
-        for (slots, reserve, prio, discard, header) in [
-            (20 * 512, 24 * 512, Some(5), true, false),
-            (3 * 512 + 17, 5 * 512, Some(5), false, true),
-            (1000, 1000, None, true, false),
-        ] {
-            let config = DeviceConfig {
-                reserve_slots: reserve,
-                prio,
-                discard,
-                header,
-                ..DeviceConfig::new(slots)
-            };
-            let id = space.add_device(&config).unwrap();
-            if header {
-                bad.insert(SwapEntry::new(id, 0).unwrap(), ());
-            }
-            devices.push(ModelDevice {
-                id,
-                slots,
-                reserve,
-                draining: false,
-                off: false,
-            });
-        }
+    pub fn new() -> Model {
         Model {
-            space,
-            devices,
-            slots: BTreeMap::new(),
-            bad,
-            discarding: Vec::new(),
-            folios: Vec::new(),
-            extents: Extents::new(),
-            near: None,
+            space: SwapSpace::new(&[FIRST / 512, SEGMENT / 512]).unwrap(),
+            online: [false; CLUSTERS],
+            leaving: [false; 2],
+            slots: vec![Slot::default(); CLUSTERS * 512],
+            given: Vec::new(),
         }
     }
 
-    fn in_discard(&self, entry: SwapEntry) -> bool {
-        self.discarding.iter().any(|d| {
-            d.entry.device() == entry.device()
-                && d.entry.slot() / SWAPFILE_CLUSTER as u64
-                    == entry.slot() / SWAPFILE_CLUSTER as u64
-        })
+    fn segment(seg: u64) -> Segment {
+        let second = seg >= SEGMENTS;
+        let start = if second { 0 } else { seg * SEGMENT };
+        Segment {
+            device: id(second),
+            start,
+            end: start + SEGMENT,
+        }
     }
 
-    /// Slots that could be had, over the devices that give any.
-    fn free_slots(&self) -> u64 {
-        self.devices
-            .iter()
-            .filter(|d| !d.draining && !d.off)
-            .map(|d| {
-                let taken = self.slots.keys().filter(|e| e.device() == d.id).count();
-                let bad = self.bad.keys().filter(|e| e.device() == d.id).count();
-                let discarding: usize = self
-                    .discarding
-                    .iter()
-                    .filter(|x| x.entry.device() == d.id)
-                    .map(|x| {
-                        let end = x.entry.slot() + SWAPFILE_CLUSTER as u64;
-                        let inside = |e: &&SwapEntry| {
-                            e.device() == d.id && (x.entry.slot()..end).contains(&e.slot())
-                        };
-                        SWAPFILE_CLUSTER - self.bad.keys().filter(inside).count()
-                    })
-                    .sum();
-                d.slots - (taken + bad + discarding) as u64
-            })
+    fn clusters_of(seg: u64) -> std::ops::Range<usize> {
+        let each = (SEGMENT / 512) as usize;
+        seg as usize * each..(seg as usize + 1) * each
+    }
+
+    fn of(&self, cluster: usize) -> &[Slot] {
+        &self.slots[cluster * 512..(cluster + 1) * 512]
+    }
+
+    fn gives(&self, cluster: usize, of: impl Fn(bool) -> bool) -> bool {
+        let second = is_second(cluster);
+        self.online[cluster] && of(second) && !self.leaving[usize::from(second)]
+    }
+
+    fn free(&self, of: impl Fn(bool) -> bool) -> usize {
+        (0..CLUSTERS)
+            .filter(|&c| self.gives(c, &of))
+            .map(|c| self.of(c).iter().filter(|s| s.is_free()).count())
             .sum()
     }
 
-    fn run(extent: &Extent) -> impl Iterator<Item = SwapEntry> + '_ {
-        (0..u64::from(extent.nr)).map(|i| extent.entry.checked_add(i).unwrap())
-    }
-
-    /// New slots must be free ones of a device that gives slots.
-    fn take(&mut self, extents: Vec<Extent>) {
-        for extent in &extents {
-            let device = self
-                .devices
-                .iter()
-                .find(|d| d.id == extent.entry.device())
-                .expect("a device there is");
-            assert!(
-                !device.draining && !device.off,
-                "{extent:?} of a device swapped off"
-            );
-            let first = extent.entry.slot();
-            let last = first + u64::from(extent.nr) - 1;
-            assert!(
-                extent.nr > 0 && last < device.slots,
-                "{extent:?} past the end"
-            );
-            assert_eq!(first / 512, last / 512, "{extent:?} across clusters");
-            assert!(
-                !self.in_discard(extent.entry),
-                "{extent:?} is being discarded"
-            );
-            for entry in Self::run(extent) {
-                assert!(!self.bad.contains_key(&entry), "{entry:?} is bad");
-                let slot = Slot {
-                    users: 1,
-                    ..Slot::default()
-                };
-                assert!(self.slots.insert(entry, slot).is_none(), "{entry:?} twice");
+    fn take(&mut self, got: bool, nr: usize, out: &Extents, must: bool) {
+        assert_eq!(out.nr_slots(), if got { nr } else { 0 });
+        assert!(got || !must, "{nr} refused");
+        for extent in out.iter() {
+            let first = at(extent.entry);
+            let last = first + usize::from(extent.nr) - 1;
+            assert_eq!(first / 512, last / 512, "crosses a cluster");
+            assert!(self.gives(first / 512, |_| true), "not ours");
+            for slot in first..=last {
+                assert!(self.slots[slot].is_free(), "{slot} is not free");
+                self.slots[slot].held = true;
             }
-        }
-        self.folios.push(extents);
-    }
-
-    fn release(&mut self, entry: SwapEntry) -> u64 {
-        let slot = self.slots[&entry];
-        if slot.users > 0 || slot.cached {
-            return 0;
-        }
-        self.slots.remove(&entry);
-        if slot.bad_once_free {
-            self.bad.insert(entry, ());
-            0
-        } else {
-            1
+            self.given.push((extent.entry, extent.nr.into()));
         }
     }
 
-    /// Some run of a folio's first extents, within one extent.
-    fn part(&self, folio: u16, from: u16, nr: u16) -> Option<Extent> {
-        let folio = self
-            .folios
-            .get(usize::from(folio) % self.folios.len().max(1))?;
-        let extent = folio.get(usize::from(from) % folio.len().max(1))?;
-        let offset = from % extent.nr;
-        Some(Extent {
-            entry: extent.entry.checked_add(offset.into())?,
-            nr: 1 + nr % (extent.nr - offset),
-        })
-    }
-
-    fn free(&mut self, part: Extent) {
-        let held = Self::run(&part).all(|e| self.slots.get(&e).is_some_and(|s| s.users > 0));
-        let result = self.space.free(part.entry, part.nr.into());
-        if !held {
-            assert!(result.is_err(), "{part:?} has slots without users");
-            return;
-        }
-        let mut freed = 0;
-        for entry in Self::run(&part) {
-            self.slots.get_mut(&entry).unwrap().users -= 1;
-            freed += self.release(entry);
-        }
-        assert_eq!(result, Ok(freed), "{part:?}");
-    }
-
-    fn alloc(&mut self, order: Order) {
-        let free = self.free_slots();
-        let mut extents = std::mem::take(&mut self.extents);
-        let result = match self.near {
-            Some(place) => self.space.alloc_near(order, place, &mut extents),
-            None => self.space.alloc(order, &mut extents),
-        };
-        if result.is_ok() {
-            assert_eq!(extents.nr_slots(), order.nr_pages());
-            self.take(extents.to_vec());
-        } else if self.space_algorithm_spreads() {
-            assert!(
-                free < order.nr_pages() as u64,
-                "{order:?} refused with {free} slots free"
-            );
-        }
-        if let Err(no_room) = result {
-            assert_eq!(no_room.free, free);
-        }
-        self.extents = extents;
-    }
-
-    fn space_algorithm_spreads(&self) -> bool {
-        self.space.algorithm() == Algorithm::HugeSwap
-    }
-
-    pub fn apply(&mut self, op: Op) {
+    pub fn play(&mut self, op: Op) {
+        let mut out = Extents::new();
         match op {
-            Op::Alloc { order } => self.alloc(Order::new(order % 10).unwrap()),
-            Op::AllocBest { order } => {
-                let most = Order::new(order % 10).unwrap();
-                match self.space.alloc_best(most) {
-                    Some((entry, order)) => {
-                        assert!(order <= most);
-                        assert_eq!(entry.slot() % order.nr_pages() as u64, 0);
-                        let nr = order.nr_pages() as u16;
-                        self.take(vec![Extent { entry, nr }]);
-                    }
-                    None => assert_eq!(self.free_slots(), 0),
+            Op::Online(seg) => {
+                self.space.online(Self::segment(seg));
+                self.online[Self::clusters_of(seg)].fill(true);
+            }
+            Op::Offline(seg) => {
+                let gone = self.space.offline(Self::segment(seg));
+                for (n, c) in Self::clusters_of(seg).enumerate() {
+                    let may = self.online[c] && self.of(c).iter().all(|s| s.is_free());
+                    assert_eq!(gone >> n & 1 != 0, may, "cluster {c}");
+                    self.online[c] &= !may;
                 }
             }
-            Op::AllocNear {
-                order,
-                folio,
-                beside,
-            } => {
-                let place = self
-                    .part(folio, 0, 0)
-                    .and_then(|part| part.entry.checked_add(beside.into()));
-                if let Some(place) = place {
-                    self.near = Some(place);
-                    self.alloc(Order::new(order % 10).unwrap());
-                    self.near = None;
+            Op::Alloc { second, nr } => {
+                let there = |s| s == second;
+                let empty = |c| self.of(c).iter().all(|s| s.is_free());
+                let whole = (0..CLUSTERS).any(|c| self.gives(c, there) && empty(c));
+                let must = match nr {
+                    512 => whole,
+                    nr => self.free(there) >= nr,
+                };
+                let got = self.space.alloc_on(id(second), nr, &mut out);
+                self.take(got, nr, &out, must);
+                assert!(nr < 512 || out.len() <= 1, "a cluster is one piece");
+                assert!(out.len() <= 1 || !whole, "what fits in one piece is one");
+            }
+            Op::AllocFromAll(nr) => {
+                let must = self.free(|_| true) >= nr;
+                let got = self.space.alloc_from_all(nr, &mut out);
+                self.take(got, nr, &out, must);
+            }
+            Op::Free { which, from, nr } => {
+                if let Some((entry, nr)) = self.part(which, from, nr) {
+                    self.free_run(entry, nr);
                 }
             }
-            Op::Free { folio, from, nr } => {
-                if let Some(part) = self.part(folio, from, nr) {
-                    self.free(part);
-                }
-            }
-            Op::FreeAll { folio } => {
-                if !self.folios.is_empty() {
-                    let at = usize::from(folio) % self.folios.len();
-                    for extent in self.folios.swap_remove(at) {
-                        for entry in Self::run(&extent) {
-                            while self.slots.get(&entry).is_some_and(|s| s.users > 0) {
-                                self.free(Extent { entry, nr: 1 });
-                            }
-                        }
-                        // What the cache still has must stay within reach.
-                        if Self::run(&extent).any(|e| self.slots.contains_key(&e)) {
-                            self.folios.push(vec![extent]);
-                        }
-                    }
-                }
-            }
-            Op::Dup { folio, from, nr } => {
-                if let Some(part) = self.part(folio, from, nr) {
-                    let held =
-                        Self::run(&part).all(|e| self.slots.get(&e).is_some_and(|s| s.users > 0));
-                    let result = self.space.dup(part.entry, part.nr.into());
-                    assert_eq!(result.is_ok(), held, "dup {part:?}");
-                    if held {
-                        for entry in Self::run(&part) {
-                            self.slots.get_mut(&entry).unwrap().users += 1;
-                        }
-                    }
-                }
-            }
-            Op::CacheSet { folio } => {
-                if let Some(part) = self.part(folio, 0, u16::MAX - 1) {
-                    let taken = Self::run(&part).all(|e| self.slots.contains_key(&e));
-                    let result = self.space.cache_set(part.entry, part.nr.into());
-                    assert_eq!(result.is_ok(), taken, "cache_set {part:?}");
-                    if taken {
-                        for entry in Self::run(&part) {
-                            self.slots.get_mut(&entry).unwrap().cached = true;
-                        }
-                    }
-                }
-            }
-            Op::CacheClear { folio } => {
-                if let Some(part) = self.part(folio, 0, u16::MAX - 1) {
-                    self.cache_clear(part);
-                }
-            }
-            Op::MarkBad {
-                folio,
-                slot,
-                anywhere,
-            } => self.mark_bad(folio, slot, anywhere),
-            Op::Discard { max } => {
-                let mut batch = Extents::new();
-                let nr = self.space.next_discard(&mut batch, usize::from(max % 4));
-                assert_eq!(nr, batch.len());
-                for extent in batch.iter() {
-                    assert!(
-                        Self::run(extent).all(|e| !self.slots.contains_key(&e)),
-                        "discard of {extent:?}, which is in use"
-                    );
-                    assert!(!self.in_discard(extent.entry));
-                    self.discarding.push(*extent);
-                }
-            }
-            Op::DiscardDone => {
-                assert_eq!(
-                    self.space.discard_done(&self.discarding),
-                    self.discarding.len()
-                );
-                self.discarding.clear();
-            }
-            Op::Reclaim => {
-                let mut out = Extents::new();
-                self.space.reclaim_full(2, true, &mut out);
-                for extent in out.iter() {
-                    for entry in Self::run(extent) {
-                        let slot = self.slots[&entry];
-                        assert!(
-                            slot.cached && slot.users == 0,
-                            "{entry:?} is not cache-only"
-                        );
-                    }
-                    self.cache_clear(*extent);
-                }
-            }
-            Op::Grow { device, slots } => {
-                let d = &mut self.devices[usize::from(device) % 3];
-                let to = d.slots + u64::from(slots % 700);
-                let result = self.space.grow(d.id, to);
-                let ok = !d.off && !d.draining && to <= d.reserve;
-                assert_eq!(result.is_ok(), ok);
-                if ok {
-                    d.slots = to;
-                }
-            }
-            Op::SwapoffBegin { device } => {
-                let d = &mut self.devices[usize::from(device) % 3];
-                assert_eq!(self.space.swapoff_begin(d.id).is_ok(), !d.off);
-                d.draining = !d.off;
-            }
-            Op::SwapoffCancel { device } => {
-                let d = &mut self.devices[usize::from(device) % 3];
-                assert_eq!(self.space.swapoff_cancel(d.id).is_ok(), d.draining);
-                d.draining = false;
-            }
-            Op::SwapoffEnd { device } => self.swapoff_end(device),
             Op::FreeWild { raw, nr } => {
-                if let Some(entry) = SwapEntry::from_raw(raw) {
-                    let known = (0..u64::from(nr)).all(|i| {
-                        entry
-                            .checked_add(i)
-                            .and_then(|e| self.slots.get(&e))
-                            .is_some_and(|s| s.users > 0)
-                    });
-                    if !known && u64::from(nr) <= 512 - entry.slot() % 512 {
-                        assert!(self.space.free(entry, nr.into()).is_err());
-                    }
+                let Some(entry) = SwapEntry::from_raw(raw) else {
+                    return;
+                };
+                let end = [FIRST, SEGMENT].get(entry.device().index()).copied();
+                if nr == 0 || entry.slot() + nr > end.unwrap_or(0) {
+                    assert_eq!(self.space.free(entry, nr), Err(EntryError::NoSuchSlot));
+                } else if entry.slot() % 512 + nr <= 512 {
+                    self.free_run(entry, nr);
                 }
             }
+            Op::GiveUp { which, from, nr } => {
+                let Some((entry, nr)) = self.part(which, from, nr) else {
+                    return;
+                };
+                let run = &mut self.slots[at(entry)..at(entry) + nr as usize];
+                if run.iter().any(|s| !s.held) {
+                    let none = Err(EntryError::NotInUse);
+                    assert_eq!(self.space.give_up(entry, nr), none);
+                    return;
+                }
+                run.fill(Slot {
+                    bad: true,
+                    ..Slot::default()
+                });
+                assert_eq!(self.space.give_up(entry, nr), Ok(()));
+            }
+            Op::Lend => {
+                self.space.lend();
+                for slot in self.slots.iter_mut().filter(|s| s.held) {
+                    slot.lent = true;
+                }
+            }
+            Op::EndLoans { kept } => {
+                let first = FIRST / 512;
+                let is_kept = |cluster: u64| kept >> cluster & 1 != 0;
+                self.space.end_loans(id(false), FIRST, is_kept);
+                let of_second = |cluster| is_kept(first + cluster);
+                self.space.end_loans(id(true), SEGMENT, of_second);
+                for (n, slot) in self.slots.iter_mut().enumerate() {
+                    slot.lent &= is_kept(n as u64 / 512);
+                }
+            }
+            Op::Leave { second, leaving } => {
+                self.space.set_leaving(id(second), leaving);
+                self.leaving[usize::from(second)] = leaving;
+            }
+            Op::StartOver => {
+                self.space.start_over();
+                self.slots.fill(Slot::default());
+                self.online = [false; CLUSTERS];
+            }
         }
     }
 
-    fn cache_clear(&mut self, part: Extent) {
-        let cached = Self::run(&part).all(|e| self.slots.get(&e).is_some_and(|s| s.cached));
-        let result = self.space.cache_clear(part.entry, part.nr.into());
-        if !cached {
-            assert_eq!(result, Err(EntryError::NotCached), "{part:?}");
+    fn free_run(&mut self, entry: SwapEntry, nr: u64) {
+        let run = at(entry)..at(entry) + nr as usize;
+        let all = self.slots[run.clone()].iter().all(|s| s.held);
+        let own = self.slots[run.clone()].iter().all(|s| s.held && !s.lent);
+        assert_eq!(self.space.is_own(entry, nr), own);
+        let freed = self.space.free(entry, nr);
+        if !all {
+            assert_eq!(freed, Err(EntryError::NotInUse));
             return;
         }
-        let mut freed = 0;
-        for entry in Self::run(&part) {
-            self.slots.get_mut(&entry).unwrap().cached = false;
-            freed += self.release(entry);
+        let mut now_free = 0;
+        for slot in &mut self.slots[run] {
+            slot.held = false;
+            now_free += u64::from(slot.is_free());
         }
-        assert_eq!(result, Ok(freed), "{part:?}");
+        assert_eq!(freed, Ok(now_free));
     }
 
-    fn mark_bad(&mut self, folio: u16, slot: u16, anywhere: bool) {
-        let entry = if anywhere {
-            let d = &self.devices[usize::from(folio) % 3];
-            if d.off {
-                return;
-            }
-            SwapEntry::new(d.id, u64::from(slot) % d.slots)
-        } else {
-            self.part(folio, slot, 0).map(|part| part.entry)
-        };
-        let Some(entry) = entry else { return };
-        if self.devices[entry.device().index()].off {
-            return;
-        }
-        self.space.mark_bad(entry, 1).unwrap();
-        match self.slots.get_mut(&entry) {
-            Some(slot) => slot.bad_once_free = true,
-            None => {
-                self.bad.insert(entry, ());
-            }
-        }
-    }
-
-    fn swapoff_end(&mut self, device: u8) {
-        let at = usize::from(device) % 3;
-        let id = self.devices[at].id;
-        if self.devices[at].draining {
-            // The walk meets exactly the slots that are in use.
-            let mut seen = Vec::new();
-            let mut from = 0;
-            while let Some(run) = self.space.next_in_use(id, from) {
-                seen.extend(Self::run(&run));
-                from = run.entry.slot() + u64::from(run.nr);
-            }
-            let taken: Vec<_> = self
-                .slots
-                .keys()
-                .copied()
-                .filter(|e| e.device() == id)
-                .collect();
-            assert_eq!(seen, taken);
-        }
-        let taken = self.slots.keys().filter(|e| e.device() == id).count() as u64;
-        let discarding = self.discarding.iter().any(|x| x.entry.device() == id);
-        let result = self.space.swapoff_end(id);
-        if !self.devices[at].draining {
-            assert_eq!(result, Err(DeviceError::NotDraining));
-        } else if taken > 0 {
-            assert_eq!(result, Err(DeviceError::InUse { slots: taken }));
-        } else if discarding {
-            assert!(matches!(result, Err(DeviceError::Discarding { .. })));
-        } else {
-            assert_eq!(result, Ok(()));
-            // Straight back on, in the tables of the old.
-            let d = &mut self.devices[at];
-            let config = DeviceConfig {
-                reserve_slots: d.reserve,
-                prio: Some(i32::from(device)),
-                discard: true,
-                ..DeviceConfig::new(d.slots)
-            };
-            assert_eq!(self.space.add_device(&config), Ok(id));
-            d.draining = false;
-            self.bad.retain(|entry, ()| entry.device() != id);
-        }
+    fn part(&self, which: usize, from: u64, nr: u64) -> Option<(SwapEntry, u64)> {
+        let (entry, len) = *self.given.get(which % self.given.len().max(1))?;
+        let from = from % len;
+        Some((entry.checked_add(from)?, nr.clamp(1, len - from)))
     }
 
     /// Everything there is to compare.
-    pub fn check(&self) {
-        if let Err(what) = self.space.validate() {
-            panic!("{what}");
-        }
-        assert_eq!(self.space.used_slots(), self.slots.len() as u64);
-        assert_eq!(self.space.free_slots(), self.free_slots());
-        for (&entry, slot) in self.slots.iter().step_by(7) {
-            assert_eq!(self.space.users(entry), Ok(slot.users), "{entry:?}");
-            assert_eq!(self.space.is_cached(entry), Ok(slot.cached), "{entry:?}");
+    pub fn check(&self) -> Result<(), String> {
+        self.space.validate().map_err(|err| err.to_string())?;
+        let used = |slots: &[Slot]| slots.iter().filter(|s| s.held || s.lent).count() as u64;
+        let (first, second) = self.slots.split_at(FIRST as usize);
+        let of = |second| self.space.device_used_slots(id(second));
+        let free = self.free(|_| true) as u64;
+        let pairs = [
+            ("used slots", self.space.used_slots(), used(&self.slots)),
+            ("used slots of the first", of(false), used(first)),
+            ("used slots of the second", of(true), used(second)),
+            ("free slots", self.space.free_slots(), free),
+            ("the hint of free slots", self.space.free_hint(), free),
+        ];
+        match pairs.iter().find(|(_, theirs, ours)| theirs != ours) {
+            Some((what, theirs, ours)) => Err(format!("{what}: {theirs}, model says {ours}")),
+            None => Ok(()),
         }
     }
 }

@@ -5,8 +5,8 @@
 //! folios of 64 KiB, region 2 (with `small_folios`) 4 MiB of base pages: one
 //! slot more than there is.
 
-use super::{Algorithm, DeviceConfig, Segment, SwapConfig, SwapSpace};
-use hugeswap_mm::{DeviceId, Extents, Order, SwapEntry, PAGE_SIZE};
+use super::slots::{Algorithm, Slots};
+use hugeswap_mm::{Extents, SwapEntry, PAGE_SIZE};
 
 const DEVICE_BYTES: u64 = 64 << 20;
 const FOLIO_PAGES: usize = 16;
@@ -19,18 +19,6 @@ const DROPS: usize = 256;
 /// Touches of region 2 by each iteration.
 const MEM2_TOUCHES: usize = 256;
 
-/// Who asks for slots.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Calls {
-    /// Anybody, by a folio's order.
-    #[default]
-    Plain,
-    /// A caller that remembers places: for the one that a page had before.
-    Near,
-    /// The engine: for a number of pages, on one device after the other, of clusters that it was given.
-    Engine,
-}
-
 /// How the test is run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThpTestConfig {
@@ -38,7 +26,6 @@ pub struct ThpTestConfig {
     pub aligned_swapin: bool,
     /// `-s`: with base pages beside the large folios.
     pub small_folios: bool,
-    pub calls: Calls,
     pub algorithm: Algorithm,
 }
 
@@ -116,58 +103,32 @@ enum Page {
 #[derive(Debug)]
 pub struct ThpTest {
     config: ThpTestConfig,
-    space: SwapSpace,
+    space: Slots,
     rand: Rand,
     mem1: Vec<Page>,
     mem2: Vec<Page>,
-    /// Where each page of both regions was last.
-    home: Vec<Option<SwapEntry>>,
     extents: Box<Extents>,
 }
 
 impl ThpTest {
     /// Warmed up: both regions written and paged out.
-    pub fn new(config: ThpTestConfig) -> Self {
-        let space = SwapSpace::new(SwapConfig {
-            algorithm: config.algorithm,
-            nr_cpus: 1,
-        });
-        let slots = DEVICE_BYTES / PAGE_SIZE as u64;
-        let engine = config.calls == Calls::Engine;
-        let device = DeviceConfig {
-            header: !engine,
-            segmented: engine,
-            ..DeviceConfig::new(slots)
-        };
-        // Sound by its constants.
-        let added = space.add_device(&device);
-        debug_assert!(added.is_ok());
-        let mut extents = Box::new(Extents::new());
-        if engine {
-            space.online(Segment {
-                device: DeviceId::FIRST,
-                start: 0,
-                end: slots,
-            });
-            // It has no header: a slot in its place, so that there are as many.
-            space.alloc_on(DeviceId::FIRST, 1, &mut extents);
-        }
+    pub fn new(config: ThpTestConfig) -> Result<Self, String> {
         let mem2 = if config.small_folios { MEM2_PAGES } else { 0 };
         let mut test = ThpTest {
             config,
-            space,
+            space: Slots::new(config.algorithm, DEVICE_BYTES, true)?,
             rand: Rand::new(),
             mem1: vec![Page::Large; MEM1_PAGES],
             mem2: vec![Page::Base; mem2],
-            home: vec![None; MEM1_PAGES + mem2],
-            extents,
+            extents: Box::new(Extents::new()),
         };
         test.page_out();
-        test
+        Ok(test)
     }
 
     /// The allocator, to look at.
-    pub fn space(&self) -> &SwapSpace {
+    #[cfg(test)]
+    pub fn space(&self) -> &Slots {
         &self.space
     }
 
@@ -181,20 +142,20 @@ impl ThpTest {
         for _ in 0..SWAPIN_BYTES / PAGE_SIZE / unit {
             let first = self.rand.next() % (MEM1_PAGES / unit) * unit;
             for page in first..first + unit {
-                touch(&self.space, &mut self.mem1[page]);
+                touch(&mut self.space, &mut self.mem1[page]);
             }
         }
         for _ in 0..DROPS {
             let first = self.rand.next() % (MEM1_PAGES / FOLIO_PAGES) * FOLIO_PAGES;
             for page in &mut self.mem1[first..first + FOLIO_PAGES] {
-                touch(&self.space, page);
+                touch(&mut self.space, page);
                 *page = Page::Large;
             }
         }
         if self.config.small_folios {
             for _ in 0..MEM2_TOUCHES {
                 let page = self.rand.next() % MEM2_PAGES;
-                touch(&self.space, &mut self.mem2[page]);
+                touch(&mut self.space, &mut self.mem2[page]);
             }
         }
         self.page_out()
@@ -218,98 +179,63 @@ impl ThpTest {
     }
 
     fn folio_out(&mut self, first: usize, done: &mut Iteration) {
-        if let Some(order) = Order::from_bytes(FOLIO_PAGES * PAGE_SIZE) {
-            if self.alloc(order, first) {
-                done.swpout += 1;
-                done.contiguous += u64::from(self.extents.len() == 1);
-                done.extents += self.extents.len() as u64;
-                for i in 0..FOLIO_PAGES {
-                    if let Some(entry) = self.extents.entry_of(i) {
-                        self.mem1[first + i] = Page::Swapped(entry);
-                        self.home[first + i] = Some(entry);
-                    }
+        let folio = first..first + FOLIO_PAGES;
+        if self.space.alloc(FOLIO_PAGES, &mut self.extents) {
+            done.swpout += 1;
+            done.contiguous += u64::from(self.extents.len() == 1);
+            done.extents += self.extents.len() as u64;
+            for (i, page) in folio.enumerate() {
+                if let Some(entry) = self.extents.entry_of(i) {
+                    self.mem1[page] = Page::Swapped(entry);
                 }
-                return;
             }
+            return;
         }
         done.fallback += 1;
-        for page in first..first + FOLIO_PAGES {
-            self.mem1[page] = Page::Base;
-            let refused = self.base_out(false, page);
-            done.refused += refused;
-            done.refused_of_folios += refused;
-        }
+        self.mem1[folio].fill(Page::Base);
+        let refused = self.bases_out(false, first);
+        done.refused += refused;
+        done.refused_of_folios += refused;
     }
 
     /// The base pages among so many as a folio has; gives how many find no slot and stay in memory. The
     /// engine asks for what leaves together by one call.
     fn bases_out(&mut self, second: bool, first: usize) -> u64 {
-        let all = first..first + FOLIO_PAGES;
-        let (pages, base) = match second {
-            true => (&mut self.mem2, MEM1_PAGES),
-            false => (&mut self.mem1, 0),
+        let pages = match second {
+            true => &mut self.mem2,
+            false => &mut self.mem1,
         };
-        let bases = all.clone().filter(|&page| pages[page] == Page::Base);
-        let bases: Vec<usize> = bases.collect();
-        let (space, out) = (&self.space, &mut self.extents);
-        let engine = self.config.calls == Calls::Engine && !bases.is_empty();
-        if engine && space.alloc_on(DeviceId::FIRST, bases.len(), out) {
+        let mut bases: Vec<&mut Page> = pages[first..first + FOLIO_PAGES]
+            .iter_mut()
+            .filter(|page| **page == Page::Base)
+            .collect();
+        let out = &mut self.extents;
+        let together = self.config.algorithm == Algorithm::HugeSwap && !bases.is_empty();
+        if together && self.space.alloc(bases.len(), out) {
             for (i, page) in bases.into_iter().enumerate() {
                 if let Some(entry) = out.entry_of(i) {
-                    pages[page] = Page::Swapped(entry);
-                    self.home[base + page] = Some(entry);
+                    *page = Page::Swapped(entry);
                 }
             }
             return 0;
         }
-        all.map(|page| self.base_out(second, page)).sum()
-    }
-
-    /// 1 if the page finds no slot and stays in memory.
-    fn base_out(&mut self, second: bool, page: usize) -> u64 {
-        let (pages, home) = if second {
-            (&self.mem2, MEM1_PAGES + page)
-        } else {
-            (&self.mem1, page)
-        };
-        if pages[page] != Page::Base {
-            return 0;
-        }
-        if !self.alloc(Order::ZERO, home) {
-            return 1;
-        }
-        let Some(entry) = self.extents.entry_of(0) else {
-            return 1;
-        };
-        self.home[home] = Some(entry);
-        let pages = if second {
-            &mut self.mem2
-        } else {
-            &mut self.mem1
-        };
-        pages[page] = Page::Swapped(entry);
-        0
-    }
-
-    fn alloc(&mut self, order: Order, home: usize) -> bool {
-        let (space, out) = (&self.space, &mut self.extents);
-        match (self.config.calls, self.home[home]) {
-            (Calls::Engine, _) => {
-                let nr = order.nr_pages();
-                space.alloc_on(DeviceId::FIRST, nr, out) || space.alloc_from_all(nr, out)
+        let mut refused = 0;
+        for page in &mut bases {
+            let got = self.space.alloc(1, out);
+            match out.entry_of(0).filter(|_| got) {
+                Some(entry) => **page = Page::Swapped(entry),
+                None => refused += 1,
             }
-            (Calls::Near, Some(place)) => space.alloc_near(order, place, out).is_ok(),
-            _ => space.alloc(order, out).is_ok(),
         }
+        refused
     }
 }
 
 /// A write brings the page in alone and frees its slot at once. (One that is in
 /// memory as part of a large folio stays that.)
-fn touch(space: &SwapSpace, page: &mut Page) {
+fn touch(space: &mut Slots, page: &mut Page) {
     if let Page::Swapped(entry) = *page {
-        let freed = space.free(entry, 1);
-        debug_assert_eq!(freed, Ok(1));
+        space.free(entry, 1);
         *page = Page::Base;
     }
 }
@@ -438,30 +364,23 @@ pub mod published {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
     fn run(aligned_swapin: bool, small_folios: bool, algorithm: Algorithm) -> Vec<Iteration> {
-        run_calls(aligned_swapin, small_folios, Calls::Plain, algorithm)
-    }
-
-    fn run_calls(
-        aligned_swapin: bool,
-        small_folios: bool,
-        calls: Calls,
-        algorithm: Algorithm,
-    ) -> Vec<Iteration> {
         let mut test = ThpTest::new(ThpTestConfig {
             aligned_swapin,
             small_folios,
-            calls,
             algorithm,
-        });
+        })
+        .unwrap();
         (0..100)
             .map(|_| {
                 let done = test.iterate();
-                assert_eq!(test.space().validate(), Ok(()));
+                if let Slots::HugeSwap(space) = test.space() {
+                    assert_eq!(space.validate(), Ok(()));
+                }
                 done
             })
             .collect()
@@ -474,37 +393,19 @@ mod tests {
         assert_eq!(first, [1804289383, 846930886, 1681692777]);
     }
 
-    #[test]
-    fn never_falls_back() {
-        for (aligned, small) in [(false, false), (true, false), (false, true), (true, true)] {
-            for (i, done) in run(aligned, small, Algorithm::HugeSwap).iter().enumerate() {
-                assert_eq!(done.fallback, 0, "iteration {i}, -a {aligned} -s {small}");
-                assert_eq!(done.refused, u64::from(small), "iteration {i}");
-                assert_eq!(done.refused_of_folios, 0);
-            }
-        }
-    }
-
-    /// Pages that return to their places keep every folio in one extent.
-    #[test]
-    fn one_extent_when_places_are_remembered() {
-        for (aligned, small) in [(false, false), (true, false), (false, true), (true, true)] {
-            for done in run_calls(aligned, small, Calls::Near, Algorithm::HugeSwap) {
-                assert_eq!((done.fallback, done.extents), (0, done.swpout));
-                assert_eq!(done.refused, u64::from(small));
-            }
-        }
-    }
-
     /// As the engine asks: no folio falls back, and where what comes in is aligned nearly all are in
     /// one extent.
     #[test]
     fn the_engines_calls_keep_folios_together() {
         for (aligned, small) in [(false, false), (true, false), (false, true), (true, true)] {
-            let all = run_calls(aligned, small, Calls::Engine, Algorithm::HugeSwap);
+            let all = run(aligned, small, Algorithm::HugeSwap);
             let sum = |of: fn(&Iteration) -> u64| all.iter().map(of).sum::<u64>();
             assert_eq!(sum(|done| done.fallback + done.refused_of_folios), 0);
-            assert_eq!(sum(|done| done.refused), 100 * u64::from(small));
+            let each = u64::from(small);
+            assert!(
+                all.iter().all(|done| done.refused == each),
+                "one base page too many"
+            );
             let extents = sum(|done| done.extents) as f64 / sum(|done| done.swpout) as f64;
             let most = if aligned { 1.05 } else { 16.0 };
             assert!(extents <= most, "{extents}, -a {aligned} -s {small}");

@@ -2,7 +2,7 @@
 //! long-lived, given back whole or in pieces, on a device that stays a given
 //! part full.
 
-use super::{Algorithm, DeviceConfig, SwapConfig, SwapSpace};
+use super::slots::{Algorithm, Slots};
 use hugeswap_mm::{Extent, Extents, Order, PAGE_SIZE, SWAP_NR_ORDERS};
 use std::time::Instant;
 
@@ -71,8 +71,6 @@ pub struct MixedReport {
     pub orders: [MixedOrder; SWAP_NR_ORDERS],
     pub alloc: Percentiles,
     pub free: Percentiles,
-    /// Slots whose content the allocator moved to make room.
-    pub slots_moved: u64,
     pub operations: u64,
 }
 
@@ -164,7 +162,7 @@ fn clock_cost() -> u64 {
 }
 
 struct Mixed {
-    space: SwapSpace,
+    space: Slots,
     random: XorShift,
     /// Folios freed soon, and kept long: three quarters and a quarter of them.
     generations: [Vec<Vec<Extent>>; 2],
@@ -186,15 +184,15 @@ impl Mixed {
     /// one, as the kernel splits it.
     fn alloc(&mut self, order: Order) {
         let start = Instant::now();
-        let result = self.space.alloc(order, &mut self.extents);
+        let placed = self.space.alloc(order.nr_pages(), &mut self.extents);
         let nanos = start.elapsed().as_nanos() as u64;
         self.alloc.add(nanos.saturating_sub(self.clock));
         let count = &mut self.orders[order.index()];
         let long = usize::from(self.random.below(4) == 0);
-        if result.is_err() {
+        if !placed {
             count.failed += 1;
             for _ in 0..order.nr_pages() {
-                if self.space.alloc(Order::ZERO, &mut self.extents).is_ok() {
+                if self.space.alloc(1, &mut self.extents) {
                     self.used += 1;
                     self.generations[long].push(self.extents.to_vec());
                 }
@@ -244,8 +242,7 @@ impl Mixed {
         }
         let start = Instant::now();
         for extent in &folio {
-            let result = self.space.free(extent.entry, extent.nr.into());
-            debug_assert_eq!(result, Ok(u64::from(extent.nr)));
+            self.space.free(extent.entry, extent.nr.into());
             self.used -= u64::from(extent.nr);
         }
         let nanos = start.elapsed().as_nanos() as u64;
@@ -254,14 +251,10 @@ impl Mixed {
     }
 }
 
-/// Runs it. `None` if the device can't be made of such a size.
-pub fn run(config: &MixedConfig) -> Option<MixedReport> {
-    let space = SwapSpace::new(SwapConfig {
-        algorithm: config.algorithm,
-        nr_cpus: 1,
-    });
+/// Runs it.
+pub fn run(config: &MixedConfig) -> Result<MixedReport, String> {
+    let space = Slots::new(config.algorithm, config.device_bytes, false)?;
     let slots = config.device_bytes / PAGE_SIZE as u64;
-    space.add_device(&DeviceConfig::new(slots)).ok()?;
     let mut mixed = Mixed {
         space,
         random: XorShift(config.seed | 1),
@@ -295,16 +288,15 @@ pub fn run(config: &MixedConfig) -> Option<MixedReport> {
         }
         done += 1;
     }
-    Some(MixedReport {
+    Ok(MixedReport {
         orders: mixed.orders,
         alloc: mixed.alloc.percentiles(),
         free: mixed.free.percentiles(),
-        slots_moved: mixed.space.stats().slots_moved,
         operations: done,
     })
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
