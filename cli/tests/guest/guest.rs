@@ -191,12 +191,13 @@ impl Guest {
     /// The fast nodes with the processors, and one more that is slower, and said to be so (HMAT), so
     /// that the kernel makes two tiers.
     fn memory(&self, qemu: &mut Command) {
-        const SIZE: u32 = 320;
+        // Each processor takes some of it.
+        let size = (8 * self.cpus).max(320);
         let slow = self.sockets;
-        qemu.args(["-m", &format!("{}M", (slow + 1) * SIZE)]);
+        qemu.args(["-m", &format!("{}M", (slow + 1) * size)]);
         for node in 0..=slow {
             qemu.arg("-object");
-            qemu.arg(format!("memory-backend-ram,id=m{node},size={SIZE}M"));
+            qemu.arg(format!("memory-backend-ram,id=m{node},size={size}M"));
         }
         let each = self.cpus / self.sockets;
         for node in 0..slow {
