@@ -5,22 +5,26 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use hugeswap::sys::arch::thread_pointer;
 use hugeswap::sys::{syscall, thread};
 
-/// The thread that a child began with: where its structure is, and its number. Where the program has made the
-/// child by a system call of that name the C library has the parent's number.
+/// The thread that a child began with: where its structure is, what number the C library has there, and the true one.
+/// Where the program has made the child by a system call of that name it is the parent's.
 static FIRST: AtomicUsize = AtomicUsize::new(0);
+static FIRST_KNOWN: AtomicU32 = AtomicU32::new(0);
 static FIRST_TID: AtomicU32 = AtomicU32::new(0);
 
 /// This thread's number. Zero where the C library does not know the thread. No system call is made.
 pub fn tid() -> u32 {
-    if FIRST.load(Relaxed) == thread_pointer() {
+    let known = thread_number();
+    // The structure may be another thread's by now; that one has been numbered.
+    if FIRST.load(Relaxed) == thread_pointer() && FIRST_KNOWN.load(Relaxed) == known {
         return FIRST_TID.load(Relaxed);
     }
-    thread_number()
+    known
 }
 
 /// In a forked child.
 pub fn in_child() {
     FIRST_TID.store(thread::gettid(), Relaxed);
+    FIRST_KNOWN.store(thread_number(), Relaxed);
     FIRST.store(thread_pointer(), Relaxed);
 }
 
