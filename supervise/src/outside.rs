@@ -164,7 +164,7 @@ impl Outside {
     /// What the managed part may have, if there is news of it. Who has come counts at once, and is measured in its time.
     pub fn look(&mut self, processes: &Processes, strangers: &Watch) -> Option<u64> {
         let now = Instant::now();
-        let nr = processes.present().count();
+        let nr = processes.nr_live();
         let is_time = now >= self.next;
         if !is_time && nr <= self.processes || !processes.sees_proc() {
             return None;

@@ -151,11 +151,21 @@ impl Processes {
         })
     }
 
+    /// Images that speak. (Who is only expected may never come.)
+    fn live(&self) -> impl Iterator<Item = &Member> {
+        let is_live = |id: Id| self.life.stage(id) == Some(Stage::Live);
+        self.members
+            .iter()
+            .filter_map(move |(&id, m)| is_live(id).then_some(m))
+    }
+
+    pub fn nr_live(&self) -> usize {
+        self.live().count()
+    }
+
     /// The processes of images that speak.
     pub fn numbers(&self) -> BTreeSet<u32> {
-        let live =
-            |(&id, m): (&Id, &Member)| (self.life.stage(id) == Some(Stage::Live)).then_some(m.pid);
-        self.members.iter().filter_map(live).collect()
+        self.live().map(|m| m.pid).collect()
     }
 
     /// Whether `/proc` tells of processes by the numbers that we know them by.
