@@ -13,7 +13,7 @@ use crate::sys::thread::now_ns;
 use crate::sys::Errno;
 use crate::vma::{Had, IoState, Queue, RangeGuard};
 use crate::zpool::{By, Codec, Handle, How, Owner, Pages, Zpool, LARGEST};
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 /// Percent of the limit that compressed memory takes at most where there is no device.
 const ALONE_MOST: i64 = 90;
@@ -35,8 +35,6 @@ pub struct Zswap {
     alone: bool,
     admission: Admission,
     queue: Queue,
-    /// Pages that went on to a device.
-    passed_on: AtomicU32,
 }
 
 impl Zswap {
@@ -51,7 +49,6 @@ impl Zswap {
             share,
             admission: Admission::default(),
             queue: Queue::default(),
-            passed_on: AtomicU32::new(0),
         })
     }
 
@@ -139,7 +136,7 @@ impl SwapCache {
         if !z.alone {
             pool.reads_take(z.admission.device_ns());
         }
-        let time = self.time_in_memory();
+        let time = self.lru.time();
         let (mut tried, mut stored, mut bytes, mut small) = (0, PageMask::EMPTY, 0, 0);
         let start = now_ns();
         for page in pages.runs().flatten() {
@@ -161,22 +158,14 @@ impl SwapCache {
             }
         }
         let poor = tried - stored.count();
-        let took = now_ns() - start;
         if how != How::AsIs {
-            z.admission.compressed(tried, bytes, took);
+            z.admission.compressed(tried, bytes);
         }
         let stats = self.stats();
         stats.zswap_reject_compress_poor.add(poor as u64);
         stats.zswpout_zstd.add(small);
-        stats.zswpout_ns.add(took);
+        stats.zswpout_ns.add(now_ns() - start);
         stored
-    }
-
-    /// Pages that have left the program, as a time that goes round: those that compressed memory has passed on are counted
-    /// twice by the list.
-    fn time_in_memory(&self) -> u32 {
-        let passed_on = self.zswap.passed_on.load(Relaxed);
-        self.lru.time().wrapping_sub(passed_on)
     }
 
     /// Objects that no range has.
@@ -273,7 +262,7 @@ impl SwapCache {
         place: impl Fn(usize) -> *mut u8,
         mut each: impl FnMut(u32),
     ) -> PageMask {
-        let now = self.time_in_memory();
+        let now = self.lru.time();
         let mut opened = PageMask::EMPTY;
         if let Some(pool) = self.zswap.pool.as_ref().filter(|_| !pages.is_empty()) {
             let start = now_ns();
@@ -347,7 +336,6 @@ impl SwapCache {
         };
         let fill = Fill {
             pages: pool.pages(),
-            stored: pool.stored(),
             limit: self.charge.limit(),
         };
         self.zswap.admission.wanted(pages, age, fill);
@@ -502,8 +490,6 @@ impl SwapCache {
         g.set_io(IoState::Inactive);
         self.drop_compressed(pmd, &mut g, opened);
         self.zswap.admission.written_back(opened.count());
-        let passed_on = opened.count() as u32;
-        self.zswap.passed_on.fetch_add(passed_on, Relaxed);
         self.stats().zswpwb.add(opened.count() as u64);
         WriteBack::Ready(pmd)
     }
