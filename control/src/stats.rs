@@ -99,6 +99,10 @@ counters! {
     thp_fault_alloc: Sum,
     /// First touches of a whole range that got no huge page.
     thp_fault_fallback: Sum,
+    /// Folios that were shared since a fork and were taken to be copied as a whole.
+    thp_cow: Sum,
+    /// Folios that were shared since a fork and written to, and whose pages the kernel copies one by one.
+    thp_cow_fallback: Sum,
     /// Base pages served with zeros.
     anon_fault_alloc: Sum,
     /// Faults that needed a read, and faults that found the page in the swap cache.

@@ -11,6 +11,7 @@
 //! | which range has its turn to leave? | [`Turns`] |
 //! | which of its pages are spared? | [`Credit`] |
 //! | how much is taken out ahead of being written, for a second chance? | [`staging`] |
+//! | who copies a folio that is shared since a fork: the kernel page by page, or we as a whole? | [`shared`] |
 //! | how much is kept free? | [`Walking`] |
 //! | does what leaves go to compressed memory, and how much of the limit may that take? | [`Admission`] |
 #![forbid(unsafe_code)]
@@ -19,6 +20,7 @@ mod admission;
 mod credit;
 mod hints;
 pub mod intake;
+pub mod shared;
 pub mod staging;
 pub mod turns;
 mod unit;

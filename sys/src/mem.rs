@@ -7,7 +7,9 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use hugeswap_mm::PMD_SIZE;
 
 pub use super::arena::{forget_threads_own, set_up as set_up_arena};
-pub use super::mmap::{madvise, map_at_noreplace, mprotect, munmap};
+pub use super::mmap::{
+    close, madvise, map_at_noreplace, move_contents, move_mapping, mprotect, munmap,
+};
 
 /// Mappings of the engine's own that could be taken for the program's.
 static OWN: [[AtomicUsize; 2]; 64] = [const { [const { AtomicUsize::new(0) }; 2] }; 64];

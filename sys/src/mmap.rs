@@ -53,3 +53,47 @@ pub unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Result<(), Errno> 
     // SAFETY: the caller's contract.
     unsafe { syscall(libc::SYS_mprotect, [addr, len, prot as usize]) }.map(drop)
 }
+
+const MREMAP_DONTUNMAP: i32 = 4;
+
+/// Moves what is mapped to `to`, where it replaces what is there. The old mapping stays as it is, with nothing in it
+/// (Linux 5.7); the new one belongs to no userfaultfd.
+///
+/// # Safety
+/// What is at `to` is the caller's, and nobody needs it.
+pub unsafe fn move_contents(from: usize, to: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's contract.
+    unsafe { remap(from, to, len, MREMAP_DONTUNMAP) }
+}
+
+/// Moves a mapping with all that is in it to `to`, where it replaces what is there.
+///
+/// # Safety
+/// As `move_contents`; and nobody uses the mapping at its old place.
+pub unsafe fn move_mapping(from: usize, to: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's contract.
+    unsafe { remap(from, to, len, 0) }
+}
+
+unsafe fn remap(from: usize, to: usize, len: usize, also: i32) -> Result<(), Errno> {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | also;
+    // SAFETY: the caller's contract.
+    unsafe { syscall(libc::SYS_mremap, [from, len, len, flags as usize, to]) }.map(drop)
+}
+
+/// Replaces whatever is mapped there by addresses that are taken and inaccessible.
+///
+/// # Safety
+/// Nothing may use the range any more.
+pub unsafe fn close(addr: usize, len: usize) -> Result<(), Errno> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    let prot = libc::PROT_NONE as usize;
+    // SAFETY: the caller's contract.
+    unsafe {
+        syscall(
+            libc::SYS_mmap,
+            [addr, len, prot, flags as usize, usize::MAX, 0],
+        )
+    }
+    .map(drop)
+}

@@ -10,6 +10,8 @@ const PAGE_IS_GUARD: u64 = 1 << 8;
 
 /// Of an entry: the page is in memory, or in the kernel's own swap.
 const PRESENT_OR_SWAPPED: u64 = 3 << 62;
+/// It is in memory, and mapped nowhere else.
+const EXCLUSIVE: u64 = 1 << 63 | 1 << 56;
 
 /// `struct pm_scan_arg`.
 #[repr(C)]
@@ -63,6 +65,21 @@ impl Pagemap {
 
     /// Which of the first `n` pages, 512 at most, have contents.
     fn filled(&self, addr: usize, n: usize) -> Result<[bool; PMD_NR], Errno> {
+        let entries = self.entries(addr, n)?;
+        Ok(entries.map(|e| e & PRESENT_OR_SWAPPED != 0))
+    }
+
+    /// How many of the first `n` pages, 512 at most, are in memory and no other process maps them.
+    pub fn exclusive(&self, addr: usize, n: usize) -> Result<usize, Errno> {
+        let entries = self.entries(addr, n)?;
+        Ok(entries
+            .iter()
+            .filter(|&e| e & EXCLUSIVE == EXCLUSIVE)
+            .count())
+    }
+
+    /// What is known of the first `n` pages, 512 at most; zeros for the others.
+    fn entries(&self, addr: usize, n: usize) -> Result<[u64; PMD_NR], Errno> {
         let mut entries = [0u64; PMD_NR];
         // SAFETY: the array is large enough for so many entries.
         let got = unsafe {
@@ -79,7 +96,7 @@ impl Pagemap {
         if got < n.min(PMD_NR) * size_of::<u64>() {
             return Err(Errno(libc::EIO));
         }
-        Ok(entries.map(|e| e & PRESENT_OR_SWAPPED != 0))
+        Ok(entries)
     }
 
     /// Whether all of the range is mapped by huge pages (Linux 6.7 and later).

@@ -33,7 +33,7 @@
 //! | Filling | being read into a fill buffer; still swapped. `held` are in a frame, if the range was Inactive, and is again afterwards | fault: `swap_cache::fill_done` |
 //! | Ahead | in the frame as well as in their slots; no transfer | fault, a hook, or fork: `swap_cache::drop_ahead` |
 //! | Inactive | in the frame only, unless `swapped` too; no transfer. Those that are `present` have come back: the program has a copy | reclaim: `swap_cache::start_write`; a fault or hook: `swap_cache::settle` |
-//! | Leaving | none; `held` are in the program or in the frame | reclaim, in `swap_cache::deactivate` |
+//! | Leaving | none; `held` are in the program or in the frame | reclaim, in `swap_cache::deactivate`, or in `copy_shared`, for which the handler has set it |
 //! | Writing | in the frame, and nobody changes them there; not swapped, unless they are clean. Those that are `present` have come back: the program has a copy | reclaim: `swap_cache::writeback_done` |
 //! | Held | as it was when it was held: Idle, Ahead or Inactive | the hook that holds it: `engine::Hold` |
 //!

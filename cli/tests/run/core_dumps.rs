@@ -76,12 +76,12 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// The process's memory at `at`, as the file has it.
-fn memory(core: &Path, at: u64) -> Vec<u8> {
+/// So many bytes of the process's memory at `at`, as the file has them.
+pub fn memory(core: &Path, at: u64, len: usize) -> Vec<u8> {
     let file = File::open(core).unwrap_or_else(|e| panic!("{}: {e}", core.display()));
     let mut head = [0; 64];
     file.read_exact_at(&mut head, 0).unwrap();
-    let mut bytes = vec![0; MEGABYTES << 20];
+    let mut bytes = vec![0; len];
     for i in 0..number::<2>(&head, 56) {
         let mut h = [0; 56];
         let from = number::<8>(&head, 32) + i * 56;
@@ -97,7 +97,8 @@ fn memory(core: &Path, at: u64) -> Vec<u8> {
 }
 
 /// As `mix` of check.h.
-fn mix(mut x: u64) -> u64 {
+/// As in cli/tests/run/c/check.h.
+pub fn mix(mut x: u64) -> u64 {
     x ^= x >> 31;
     x = x.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x ^= x >> 29;
@@ -112,7 +113,7 @@ fn verify(core: &Path, at: u64, changed: Option<usize>, done: &Done) {
 
 /// As `verify`, of each word these bits.
 fn verify_masked(core: &Path, at: u64, changed: Option<usize>, mask: u64, done: &Done) {
-    let memory = memory(core, at);
+    let memory = memory(core, at, MEGABYTES << 20);
     let wrong = memory.chunks_exact(PAGE).enumerate().filter(|(page, got)| {
         let change = changed.is_some_and(|c| page % c == 0);
         let first = page * PAGE / 8;

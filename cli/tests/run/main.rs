@@ -20,6 +20,7 @@ mod programs;
 mod recorded;
 mod runtimes;
 mod sealed;
+mod shared;
 mod stats;
 mod support;
 mod swap_full;

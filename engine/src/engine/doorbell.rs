@@ -249,6 +249,7 @@ impl Engine {
         if let Some(fork) = fork {
             self.stay_parked(fork);
             self.link.let_go();
+            handler.has_forked();
         }
         true
     }

@@ -14,6 +14,7 @@ use crate::pressure::{Kick, Line};
 use crate::reclaim::Reclaim;
 use crate::swap_cache::SwapCache;
 use crate::sync::Mutex;
+use crate::sys::arch;
 use crate::sys::futex::{self, Scope};
 use crate::sys::limits::Raised;
 use crate::sys::maps::MapsFile;
@@ -284,6 +285,7 @@ fn rebuild(e: &'static Engine, s: &Start<'_>, joined: &Joined) -> Result<(), Sta
             .register_missing(start, end - start)
             .map_err(StartError::Userfaultfd)?;
     }
+    e.cache.tell_of_writes();
     Ok(())
 }
 
@@ -382,6 +384,8 @@ extern "C" fn reclaim_main(arg: *mut u8) {
         thread::exit_group(EXIT_START);
     };
     thread::refuse_filters();
+    // It copies folios of the program's, which may have a key.
+    arch::open_all_keys();
     e.reclaim_ready.store(1, Release);
     futex::wake(&e.reclaim_ready, 1, Scope::Process);
     let mut looked_ns = 0;

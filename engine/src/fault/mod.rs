@@ -9,12 +9,14 @@ mod ahead;
 mod crowd;
 mod near;
 mod record;
+mod shared;
 mod spin;
 mod transfer;
 
 use crate::device::Device;
 use crate::mm::{PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR};
 use crate::policy::intake::{Arrival, Fault, ReadAhead, Stride};
+use crate::policy::shared::SharedWrites;
 use crate::policy::Intake;
 use crate::pressure::Kick;
 use crate::swap_cache::{Ahead, FillBuffers, Frame, Gather, Plan, SwapCache, MAX_FRAMES};
@@ -47,6 +49,7 @@ pub struct Handler<'e> {
     buffers: FillBuffers,
     gathers: [Gather; GATHERS],
     intake: Intake,
+    shared_writes: SharedWrites,
     ahead: AheadQueue,
     spin: Spin,
     /// Since when there has been nothing to do.
@@ -102,6 +105,7 @@ impl<'e> Handler<'e> {
             buffers: FillBuffers::new()?,
             gathers: [Gather::new()?, Gather::new()?],
             intake: Intake::default(),
+            shared_writes: SharedWrites::default(),
             ahead: AheadQueue::new(),
             spin: Spin::new(),
             waits_since_ns: 0,
@@ -275,6 +279,10 @@ impl<'e> Handler<'e> {
         }
         let pmd = Pmd::of(f.addr);
         let page = crate::mm::page_in_pmd(f.addr);
+        if f.wp && self.write_to_shared(pmd, page) {
+            self.cache.stats().pgminfault.inc();
+            return;
+        }
         let mut s = Serving {
             pmd,
             page,

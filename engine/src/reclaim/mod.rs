@@ -156,6 +156,7 @@ impl<'e> Reclaim<'e> {
 
     /// Waits for every transfer in flight, and gives inactive ranges back.
     pub fn drain(&mut self) {
+        self.cache.cancel_copies();
         while self.io.in_flight() > 0 {
             self.reap(true);
         }
@@ -172,6 +173,7 @@ impl<'e> Reclaim<'e> {
         let seq = self.kick.proc().limit_seq.load(Acquire);
         self.tick();
         self.watch.look(self.cache.program(), self.kick);
+        self.cache.copy_shared();
         self.reap(false);
         self.leave_devices();
         self.mark();

@@ -228,6 +228,8 @@ impl SwapCache {
     fn unshare(&self, pmd: Pmd, pages: PageMask) {
         const MADV_POPULATE_WRITE: i32 = 23;
         self.stats().pgunshare.add(pages.count() as u64);
+        // Since the fork writes to it may be told to us: this one is not to be.
+        let _ = self.program().write_protect(pmd.addr(), PMD_SIZE, false);
         for run in pages.runs() {
             // SAFETY: contents do not change; a page that is missing is served by the handler.
             let _ = unsafe {

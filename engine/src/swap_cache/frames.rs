@@ -21,6 +21,10 @@ const STEP: usize = 16;
 
 const _: () = assert!(MAX_FRAMES % STEP == 0);
 
+/// Behind the frames: where the contents of a range are for the moment in which they are copied. What lies beyond
+/// keeps the kernel from joining it with anything.
+pub const ALIAS: Frame = Frame(MAX_FRAMES as u32);
+
 /// One frame, by number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame(pub u32);
@@ -70,7 +74,7 @@ pub struct Frames {
 impl Frames {
     pub fn new(uffd: Uffd, huge: bool, pt_reclaim: bool) -> Result<Frames, Errno> {
         let f = Frames {
-            base: mem::reserve_aligned(MAX_FRAMES * PMD_SIZE)?,
+            base: mem::reserve_aligned((MAX_FRAMES + 2) * PMD_SIZE)?,
             lists: Mutex::new(Lists {
                 empty: Stack::new(),
                 zeroed: Stack::new(),

@@ -21,6 +21,7 @@ mod pieces;
 mod plan;
 mod seals;
 mod second_chance;
+mod shared;
 mod slots;
 mod swapin;
 mod swapoff;
@@ -39,6 +40,7 @@ pub use moves::{Moves, Since};
 pub use pieces::{Piece, Pieces};
 pub use plan::Plan;
 pub use seals::{SealBuffers, Source};
+pub use shared::Copies;
 pub use slots::{DeviceSet, NoSlots, SwapSlots};
 pub use swapoff::Leave;
 pub use swapout::{Start, To, Transfer};
@@ -104,6 +106,8 @@ pub struct SwapCache {
     own_pages: AtomicI64,
     keep_folios: KeepFolios,
     pub zswap: Zswap,
+    /// Folios that are shared since a fork and are to be copied.
+    copies: Copies,
 }
 
 /// Memory that was never written to.
@@ -152,6 +156,7 @@ impl SwapCache {
             own_pages: AtomicI64::new(0),
             keep_folios: KeepFolios::default(),
             zswap,
+            copies: Copies::default(),
             charge,
         })
     }

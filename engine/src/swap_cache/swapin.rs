@@ -146,6 +146,9 @@ impl SwapCache {
     /// The reclaim thread touched a page that was dropped behind our back: it reads as zeros.
     pub fn serve_reclaim(&self, f: &PageFault) {
         self.stats().fault_own.inc();
+        if f.wp {
+            return self.allow_writes(Pmd::of(f.addr), crate::mm::page_in_pmd(f.addr));
+        }
         let addr = f.addr & !(PAGE_SIZE - 1);
         // SAFETY: the zero page is readable; only a missing page is filled.
         if unsafe { self.program().copy(addr, self.zeros.0, PAGE_SIZE) }.is_err() {
@@ -158,7 +161,7 @@ impl SwapCache {
     fn recheck(&self, pmd: Pmd, page: usize, wp: bool) -> Plan {
         let addr = pmd.page_addr(page);
         if wp {
-            let _ = self.program().write_protect(addr, PAGE_SIZE, false);
+            self.allow_writes(pmd, page);
             return Plan::Served;
         }
         // SAFETY: the zero page is readable; only a missing page is filled.

@@ -123,7 +123,8 @@ impl Cores {
         devices: &[Opened],
     ) -> Option<JoinHandle<()>> {
         let (signpost, key) = (p.signpost.load(Acquire), p.dump_key.load(Acquire));
-        if key == 0 || (p.stats.pgscan.get() == 0 && !borrows) {
+        let touched = p.stats.pgscan.get() > 0 || p.stats.thp_cow.get() > 0;
+        if key == 0 || !(touched || borrows) {
             return None;
         }
         let Some((path, core)) = self.find(pid, signpost, key) else {

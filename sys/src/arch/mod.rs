@@ -8,11 +8,12 @@
 //! | `lay_stack` | what such a thread finds on its stack |
 //! | `lay_thread_block` | what stands at the thread pointer |
 //! | `thread_pointer` | the calling thread's |
+//! | `open_all_keys` | memory protection keys do not keep the calling thread out |
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
-pub use x86_64::{clone_thread, lay_stack, lay_thread_block, raw, thread_pointer};
+pub use x86_64::{clone_thread, lay_stack, lay_thread_block, open_all_keys, raw, thread_pointer};
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!(

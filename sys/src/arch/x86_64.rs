@@ -1,5 +1,6 @@
 //! x86-64.
 
+use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::arch::{asm, global_asm};
 
 /// The TLS vector, from the thread pointer: two words to each entry, the first its length.
@@ -110,4 +111,16 @@ pub fn thread_pointer() -> usize {
     // SAFETY: reads the word that x86-64 TLS keeps at the thread pointer: its own address.
     unsafe { asm!("mov {}, fs:0x10", out(reg) tp, options(nostack, readonly)) };
     tp
+}
+
+/// Lets the calling thread read and write memory of every protection key.
+pub fn open_all_keys() {
+    // The operating system uses the keys.
+    let has_keys = __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ecx & 1 << 4 != 0;
+    if has_keys {
+        // SAFETY: the processor has the instruction; it changes what this thread may reach, and no memory.
+        unsafe {
+            asm!("wrpkru", in("eax") 0, in("ecx") 0, in("edx") 0, options(nostack, preserves_flags))
+        };
+    }
 }
