@@ -5,7 +5,8 @@
 //! Each child copies with one of the methods into huge pages of its own and
 //! then writes the copy; every other child is its cache pressure. The row
 //! `kernel` writes the inherited range itself: the kernel's own copy-on-write,
-//! with its faults and allocations.
+//! with its faults and allocations. The row `hugeswap run` is the same in a program
+//! under `hugeswap run`, which has memory enough: the engine's copy-on-write.
 
 use super::clock::{Clock, Tick};
 use super::method::{Method, Op};
@@ -18,6 +19,7 @@ use hugeswap_host::out;
 use hugeswap_mm::PAGE_SIZE;
 use hugeswap_page_copy as copy;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 /// Copy-on-write by N children that write a populated range from begin to end
 #[derive(clap::Args, Debug)]
@@ -40,6 +42,12 @@ pub struct Args {
     /// Write a plot
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
+    /// Only the program's own writes, with and without hugeswap
+    #[arg(long)]
+    program: bool,
+    /// Only the kernel's row, in this process
+    #[arg(long, hide = true)]
+    kernel: bool,
 }
 
 /// One method with one number of children. Medians over the rounds.
@@ -54,11 +62,11 @@ struct Row {
     copy_us: f64,
     target_ns: f64,
     walk_us: f64,
-    /// Medians of the ratios of elapsed times within a round.
-    time_to_libc: f64,
-    time_to_sub_pages: f64,
-    time_to_ascending: f64,
-    time_to_kernel: f64,
+    /// Medians of the ratios of elapsed times within a round, to what was measured.
+    time_to_libc: Option<f64>,
+    time_to_sub_pages: Option<f64>,
+    time_to_ascending: Option<f64>,
+    time_to_kernel: Option<f64>,
 }
 
 #[derive(serde::Serialize)]
@@ -109,30 +117,35 @@ pub fn run(args: Args) -> Result<(), String> {
 }
 
 fn measure(args: &Args, clock: Clock, range: &Region, children: usize) -> Result<Vec<Row>, String> {
-    let mut methods = Method::all();
-    methods.push(Method::Kernel);
+    let mut methods = vec![Method::Kernel];
+    if !args.kernel {
+        methods.push(Method::Managed);
+        if !args.program {
+            methods.extend(Method::all());
+        }
+    }
     let mut runs: Vec<Vec<Told>> = vec![Vec::new(); methods.len()];
     let mut turns: Vec<usize> = (0..methods.len()).collect();
     let mut random = Random::new(children as u64);
     for _ in 0..args.rounds {
         random.shuffle(&mut turns);
         for &which in &turns {
-            let told = once(
-                clock,
-                range,
-                PAGE_SIZE << args.order,
-                children,
-                methods[which],
-            )?;
+            let told = match methods[which] {
+                Method::Managed => managed(args, children)?,
+                method => once(clock, range, PAGE_SIZE << args.order, children, method)?,
+            };
             runs[which].push(told);
         }
     }
     let elapsed = |which: usize| -> Vec<f64> { runs[which].iter().map(|t| t.total_ns).collect() };
-    let position = |m: Method| methods.iter().position(|&x| x == m).unwrap_or(0);
-    let libc = elapsed(position(Method::Libc));
-    let sub_pages = elapsed(position(Method::SubPages));
-    let ascending = elapsed(position(Method::Ours(copy::Strategy::Ascending)));
-    let kernel = elapsed(position(Method::Kernel));
+    let times_of = |m: Method| methods.iter().position(|&x| x == m).map(elapsed);
+    let libc = times_of(Method::Libc);
+    let sub_pages = times_of(Method::SubPages);
+    let ascending = times_of(Method::Ours(copy::Strategy::Ascending));
+    let kernel = times_of(Method::Kernel);
+    let ratio = |which: usize, to: &Option<Vec<f64>>| {
+        to.as_ref().map(|to| paired_ratio(&elapsed(which), to))
+    };
     let of = |which: usize, f: fn(&Told) -> f64| median(runs[which].iter().map(f).collect());
     let bytes = (range.len() * children) as f64;
     Ok((0..methods.len())
@@ -143,12 +156,54 @@ fn measure(args: &Args, clock: Clock, range: &Region, children: usize) -> Result
             copy_us: of(i, |t| t.copy_ns) / 1e3,
             target_ns: of(i, |t| t.target_ns),
             walk_us: of(i, |t| t.walk_ns) / 1e3,
-            time_to_libc: paired_ratio(&elapsed(i), &libc),
-            time_to_sub_pages: paired_ratio(&elapsed(i), &sub_pages),
-            time_to_ascending: paired_ratio(&elapsed(i), &ascending),
-            time_to_kernel: paired_ratio(&elapsed(i), &kernel),
+            time_to_libc: ratio(i, &libc),
+            time_to_sub_pages: ratio(i, &sub_pages),
+            time_to_ascending: ratio(i, &ascending),
+            time_to_kernel: ratio(i, &kernel),
         })
         .collect())
+}
+
+/// One run of the kernel's row as a program under `hugeswap run`.
+fn managed(args: &Args, children: usize) -> Result<Told, String> {
+    let this = std::env::current_exe().map_err(|e| format!("this program: {e}"))?;
+    // For each process its own copy, and what they share.
+    let memory = args.size * (2 * children + 2) + 256;
+    let mut c = Command::new(&this);
+    c.args([
+        "run",
+        "--swap",
+        "ram",
+        "--memory",
+        &format!("{memory}M"),
+        "--",
+    ])
+    .arg(&this)
+    .args([
+        "bench",
+        "anon-cow-seq",
+        "--kernel",
+        "--json",
+        "--rounds",
+        "1",
+    ])
+    .args(["-n", &children.to_string()])
+    .args(["--order", &args.order.to_string()])
+    .args(["--size", &args.size.to_string()])
+    .stderr(Stdio::inherit());
+    let done = c.output().map_err(|e| format!("{}: {e}", this.display()))?;
+    if !done.status.success() {
+        return Err(format!("hugeswap run: {}", done.status));
+    }
+    let report: serde_json::Value =
+        serde_json::from_slice(&done.stdout).map_err(|e| format!("what it said: {e}"))?;
+    let gb_s = report["rows"][0]["gb_s"]
+        .as_f64()
+        .ok_or("it said nothing")?;
+    Ok(Told {
+        total_ns: ((args.size << 20) * children) as f64 / gb_s,
+        ..Told::default()
+    })
 }
 
 /// One run: means over the children, the total until the last one's end.
@@ -260,18 +315,22 @@ fn print(report: &Report) {
             );
         }
         outln!(
-            "{:<12} {:>8.2} {:>9.1} {:>10.2} {:>9.1} {:>11.3} {:>11.3} {:>11.3} {:>12.3}",
+            "{:<12} {:>8.2} {:>9.1} {:>10.2} {:>9.1} {:>11} {:>11} {:>11} {:>12}",
             row.method,
             row.gb_s,
             row.copy_us,
             row.target_ns,
             row.walk_us,
-            row.time_to_libc,
-            row.time_to_sub_pages,
-            row.time_to_ascending,
-            row.time_to_kernel
+            time(row.time_to_libc),
+            time(row.time_to_sub_pages),
+            time(row.time_to_ascending),
+            time(row.time_to_kernel)
         );
     }
+}
+
+fn time(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| "-".into(), |r| format!("{r:.3}"))
 }
 
 fn panels(report: &Report) -> Vec<Panel> {

@@ -14,6 +14,8 @@ pub enum Method {
     Ours(Strategy),
     /// The kernel's own fault: copy-on-write, or zero-fill of a huge page.
     Kernel,
+    /// The same in a program under `hugeswap run`.
+    Managed,
 }
 
 /// What is done to the huge page.
@@ -48,6 +50,7 @@ impl Method {
             (Self::Libc, Op::Clear) => "libc memset",
             (Self::SubPages, _) => "sub-pages",
             (Self::Kernel, _) => "kernel",
+            (Self::Managed, _) => "hugeswap run",
             (Self::Ours(strategy), _) => strategy.name(),
         }
     }
@@ -101,6 +104,7 @@ impl Method {
                 (Self::Kernel, Op::Copy) => {
                     return Err("the kernel copies only on a shared page".into());
                 }
+                (Self::Managed, _) => return Err("that is a program of its own".into()),
             }
         }
         Ok(())
