@@ -92,7 +92,7 @@ pub fn answer(faults: &OwnedFd, image: &Object) -> bool {
         let page = f.addr & !(PAGE_SIZE - 1);
         let answered = match f.wp {
             // What is there may be written.
-            true => uffd.write_protect(page, PAGE_SIZE, false).is_ok(),
+            true => uffd.allow_writes(page, PAGE_SIZE).is_ok(),
             false if can_poison() => uffd.poison(page, PAGE_SIZE).is_ok(),
             false => {
                 signal(f.tid, image);

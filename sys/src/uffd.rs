@@ -491,8 +491,17 @@ impl Uffd {
             .map_err(|e| refused(e, z.done))
     }
 
-    /// Traps writes to the present pages of the range, or lets them through again.
-    pub fn write_protect(&self, addr: usize, len: usize, on: bool) -> Result<(), Errno> {
+    /// Traps writes to the present pages of the range.
+    pub fn trap_writes(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        self.write_protect(addr, len, true)
+    }
+
+    /// Lets writes to the range through again, and those who wait to write.
+    pub fn allow_writes(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        self.write_protect(addr, len, false)
+    }
+
+    fn write_protect(&self, addr: usize, len: usize, on: bool) -> Result<(), Errno> {
         let mut w = WriteProtect {
             range: Range {
                 start: addr as u64,

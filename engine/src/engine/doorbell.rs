@@ -183,9 +183,42 @@ impl Engine {
             return true;
         }
         r.heard.store(which, Relaxed);
-        let [a, b, c] = [0, 1, 2].map(|i| r.args[i].load(Relaxed));
+        let args = [0, 1, 2].map(|i| r.args[i].load(Relaxed));
         let mut fork = None;
         let result = match op {
+            // Answered when the supervisor has.
+            PLACE => match self.link.ask(bell, args[0] as i32, args[1] as u32) {
+                Ok(()) => return true,
+                refused => refused,
+            },
+            // Answered when everybody stands still.
+            LEAVE => {
+                self.note_leave(bell, args[0] as i32, args[1] as u32);
+                return true;
+            }
+            FREEZE => {
+                fork = Some(self.stand_still(handler));
+                self.draw_keys()
+            }
+            _ => self.do_as_asked(handler, op, args),
+        };
+        self.end_ring(bell, result);
+        if let Some(fork) = fork {
+            self.stay_parked(fork);
+            self.link.let_go();
+            handler.has_forked();
+        }
+        true
+    }
+
+    /// What is done at once.
+    fn do_as_asked(
+        &self,
+        handler: &mut Handler<'_>,
+        op: u32,
+        [a, b, c]: [usize; 3],
+    ) -> Result<(), Errno> {
+        match op {
             REGISTER => {
                 // SAFETY: the list that `register_all` was given: it waits for us, and it lies in
                 // memory of ours.
@@ -194,15 +227,7 @@ impl Engine {
                     .try_for_each(|&(start, end)| self.do_register(start, end - start))
             }
             SETTLE => {
-                for (pmd, _) in split_by_pmd(a, b) {
-                    if let Some(r) = self.cache.ranges.get(pmd) {
-                        let mut g = r.lock();
-                        if g.let_go() {
-                            self.cache.settle(pmd, &mut g);
-                            g.hold();
-                        }
-                    }
-                }
+                self.settle_all(a, b);
                 Ok(())
             }
             WAKE => {
@@ -226,32 +251,23 @@ impl Engine {
                     .read(room)
                     .map(|read| *n = read)
             }
-            PLACE => match self.link.ask(bell, a as i32, b as u32) {
-                // Answered when the supervisor has.
-                Ok(()) => return true,
-                e => e,
-            },
             DOOR => self.link.hand_door(a as i32, b as u32, c as u64),
-            // Answered when everybody stands still.
-            LEAVE => {
-                self.note_leave(bell, a as i32, b as u32);
-                return true;
-            }
             // SAFETY: what `ask_to_give_up` was given: it waits for us, and it lies in memory of ours.
             RIGHTS => Self::handler_gives_up(handler, unsafe { &*(a as *const Change) }),
-            FREEZE => {
-                fork = Some(self.stand_still(handler));
-                self.draw_keys()
-            }
             _ => Ok(()),
-        };
-        self.end_ring(bell, result);
-        if let Some(fork) = fork {
-            self.stay_parked(fork);
-            self.link.let_go();
-            handler.has_forked();
         }
-        true
+    }
+
+    /// What frames hold of held ranges goes back to the program.
+    fn settle_all(&self, addr: usize, len: usize) {
+        let ranges = split_by_pmd(addr, len);
+        for (pmd, r) in ranges.filter_map(|(pmd, _)| Some((pmd, self.cache.ranges.get(pmd)?))) {
+            let mut g = r.lock();
+            if g.let_go() {
+                self.cache.settle(pmd, &mut g);
+                g.hold();
+            }
+        }
     }
 
     /// In the handler thread: the hook that rang goes on.

@@ -19,7 +19,7 @@ use crate::policy::intake::{Arrival, Fault, ReadAhead, Stride};
 use crate::policy::shared::SharedWrites;
 use crate::policy::Intake;
 use crate::pressure::Kick;
-use crate::swap_cache::{Ahead, FillBuffers, Frame, Gather, Plan, SwapCache, MAX_FRAMES};
+use crate::swap_cache::{Ahead, Bytes, FillBuffers, Frame, Gather, Plan, SwapCache, MAX_FRAMES};
 use crate::swap_io::SwapIo;
 use crate::sys::sched::Switches;
 use crate::sys::thread::now_ns;
@@ -70,8 +70,8 @@ struct Serving {
     start_ns: u64,
     tid: u32,
     arrival: Arrival,
-    /// For what comes by one, and whether it is all zeros.
-    frame: Option<(Frame, bool)>,
+    /// For what comes by one, and what that has in it.
+    frame: Option<(Frame, Bytes)>,
     /// It has waited for memory.
     stalled: bool,
     /// Pages that it took for a walk or a first touch.
@@ -307,8 +307,8 @@ impl<'e> Handler<'e> {
             }
         }
         self.end_stall(s.stalled);
-        if let Some((f, zeroed)) = s.frame {
-            self.cache.frames.put_ready(f, zeroed);
+        if let Some((f, bytes)) = s.frame {
+            self.cache.frames.put_ready(f, bytes);
         }
         match self.intake.ahead(&s.arrival) {
             ReadAhead::Nothing => {}
@@ -375,11 +375,11 @@ impl<'e> Handler<'e> {
                 }
                 self.submit(s.read(To::Buffer(buffer), pages, entry));
             }
-            Plan::NeedFrame { zeroed } => {
-                if zeroed {
+            Plan::NeedFrame { bytes } => {
+                if bytes == Bytes::Zeros {
                     s.took = PMD_NR;
                 }
-                s.frame = self.ready_frame(zeroed);
+                s.frame = self.ready_frame(bytes);
                 if s.frame.is_none() {
                     self.wait_for_memory(&mut s.stalled);
                 }
@@ -453,15 +453,15 @@ impl<'e> Handler<'e> {
     }
 
     /// A frame for a folio to come in: a ready one, or one within the limit.
-    fn ready_frame(&mut self, zeroed: bool) -> Option<(Frame, bool)> {
-        if let Some(f) = self.cache.frames.take_ready(zeroed) {
+    fn ready_frame(&mut self, wanted: Bytes) -> Option<(Frame, Bytes)> {
+        if let Some(f) = self.cache.frames.take_ready(wanted) {
             return Some(f);
         }
-        if let Some(f) = self.cache.prepare_ready(true) {
-            return Some((f, true));
+        if let Some(f) = self.cache.prepare_for_fault() {
+            return Some((f, Bytes::Zeros));
         }
         self.drop_oldest_ahead();
-        self.cache.frames.take_ready(zeroed)
+        self.cache.frames.take_ready(wanted)
     }
 
     /// Room for base pages comes from ready frames when nothing else is left.
@@ -584,12 +584,12 @@ impl<'e> Handler<'e> {
         }
         // Never the last frames: faults come first.
         if self.cache.frames.ready() <= 2 {
-            match self.cache.prepare_ready(false) {
-                Some(f) => self.cache.frames.put_ready(f, true),
+            match self.cache.prepare_ready() {
+                Some(f) => self.cache.frames.put_ready(f, Bytes::Zeros),
                 None => return false,
             }
         }
-        let mut frame = self.cache.frames.take_ready(false);
+        let mut frame = self.cache.frames.take_ready(Bytes::Old);
         if let Some(Plan::ReadWhole {
             frame: fr,
             pages,
@@ -606,8 +606,8 @@ impl<'e> Handler<'e> {
                 start_ns: 0,
             });
         }
-        if let Some((f, zeroed)) = frame {
-            self.cache.frames.put_ready(f, zeroed);
+        if let Some((f, bytes)) = frame {
+            self.cache.frames.put_ready(f, bytes);
         }
         true
     }

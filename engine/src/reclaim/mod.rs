@@ -15,7 +15,7 @@ use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::policy::{staging, InVain};
 use crate::pressure::Kick;
 use crate::swap_cache::{
-    Start, SwapCache, To, Transfer, Victim, WriteBack, MAX_FRAMES, WRITE_BACK,
+    Bytes, Start, SwapCache, To, Transfer, Victim, WriteBack, MAX_FRAMES, WRITE_BACK,
 };
 use crate::swap_io::{Ended, Part, SwapIo};
 use crate::sys::futex::{self, Scope};
@@ -494,9 +494,9 @@ impl<'e> Reclaim<'e> {
         while touching && self.cache.frames.ready_zeroed() < ready
             || swapping && self.cache.frames.ready() < ready
         {
-            match self.cache.prepare_ready(false) {
+            match self.cache.prepare_ready() {
                 Some(f) => {
-                    self.cache.frames.put_ready(f, true);
+                    self.cache.frames.put_ready(f, Bytes::Zeros);
                     self.kick.made_progress();
                 }
                 None => break,

@@ -155,7 +155,7 @@ impl Reclaim<'_> {
                     if reading >= READS || slots < 2 || self.cannot_write() {
                         return false;
                     }
-                    *frame = self.cache.frame_to_leave();
+                    *frame = self.cache.ready_within_limit();
                     if frame.is_none() {
                         return false;
                     }

@@ -1,7 +1,7 @@
 //! Folios that are read ahead of their faults.
 
 use super::plan::Plan;
-use super::{Frame, SwapCache};
+use super::{Bytes, Frame, SwapCache};
 use crate::mm::{PageMask, Pmd, PMD_SIZE};
 use crate::policy::{Huge, Pattern, Unit};
 use crate::vma::{IoState, RangeGuard};
@@ -35,7 +35,7 @@ impl SwapCache {
 
     /// Begins to read a whole range ahead of its fault, of which `may_read_ahead` said that it may.
     /// None if that is no longer so.
-    pub fn begin_ahead(&self, pmd: Pmd, frame: &mut Option<(Frame, bool)>) -> Option<Plan> {
+    pub fn begin_ahead(&self, pmd: Pmd, frame: &mut Option<(Frame, Bytes)>) -> Option<Plan> {
         let r = self.ranges.get(pmd)?;
         let mut g = r.lock();
         let read = g.swapped.minus(g.present).minus(g.compressed);

@@ -1,5 +1,6 @@
 //! A range that is resident in part becomes one huge page when the rest has come in.
 
+use super::frames::Left;
 use super::{Dir, Frame, SwapCache};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::policy::Huge;
@@ -89,8 +90,7 @@ impl SwapCache {
         }
         self.clear_pages(frame, untouched, 0);
         g.frame = frame.0;
-        self.frames.clear(other, true, self.staging());
-        self.frames.put_empty(other);
+        self.empty(other, Left::Pieces);
         self.charge.uncharge(here.count());
         true
     }

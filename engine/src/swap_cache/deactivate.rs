@@ -1,5 +1,6 @@
 //! The way up begins: pages are taken out of the program.
 
+use super::frames::Left;
 use super::{Dir, Frame, Moved, SwapCache};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_SIZE};
 use crate::policy::List;
@@ -180,7 +181,7 @@ impl SwapCache {
         }
         self.charge.uncharge(COPY_MAX);
         if out.moved.is_empty() {
-            self.frames.clear(frame, true, self.staging());
+            self.frames.clear(frame, Left::Pieces, self.staging());
         } else {
             self.frames.drop_pages(frame, pages.minus(out.moved));
         }
@@ -195,8 +196,7 @@ impl SwapCache {
     ) -> Result<(), Errno> {
         let (at, len) = (pmd.page_addr(part.start), part.len() * PAGE_SIZE);
         let to = (self.frames.addr(frame) + part.start * PAGE_SIZE) as *mut u8;
-        let protect = |on: bool| self.program().write_protect(at, len, on);
-        let gone = protect(true).and_then(|()| {
+        let gone = self.program().trap_writes(at, len).and_then(|()| {
             // Asked when nobody can write any more.
             if !self.can_take() {
                 return Err(Errno::EBUSY);
@@ -211,7 +211,7 @@ impl SwapCache {
             })
         });
         if gone.is_err() {
-            let _ = protect(false);
+            let _ = self.program().allow_writes(at, len);
         }
         gone
     }
@@ -229,7 +229,7 @@ impl SwapCache {
         const MADV_POPULATE_WRITE: i32 = 23;
         self.stats().pgunshare.add(pages.count() as u64);
         // Since the fork writes to it may be told to us: this one is not to be.
-        let _ = self.program().write_protect(pmd.addr(), PMD_SIZE, false);
+        let _ = self.program().allow_writes(pmd.addr(), PMD_SIZE);
         for run in pages.runs() {
             // SAFETY: contents do not change; a page that is missing is served by the handler.
             let _ = unsafe {

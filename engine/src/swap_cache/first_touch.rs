@@ -2,7 +2,7 @@
 
 use super::plan::Plan;
 use super::swapin::Whole;
-use super::{Frame, SwapCache};
+use super::{Bytes, Frame, SwapCache};
 use crate::mm::{copy, PageMask, Pmd, PAGE_SIZE, PMD_NR};
 use crate::policy::{Huge, List, ZERO_FILL, ZERO_FILL_MAX};
 use crate::vma::RangeGuard;
@@ -15,7 +15,7 @@ impl SwapCache {
         g: &mut RangeGuard<'_>,
         page: usize,
         new: usize,
-        frame: &mut Option<(Frame, bool)>,
+        frame: &mut Option<(Frame, Bytes)>,
     ) -> Plan {
         let unused = g.used().is_empty() && g.writable.is_full();
         if unused && g.hints.huge != Huge::Unwanted && new >= PMD_NR {
@@ -30,15 +30,17 @@ impl SwapCache {
         pmd: Pmd,
         g: &mut RangeGuard<'_>,
         page: usize,
-        frame: &mut Option<(Frame, bool)>,
+        frame: &mut Option<(Frame, Bytes)>,
     ) -> Plan {
         if !self.abilities.mv {
             return self.zero_fill(pmd, g, page, ZERO_FILL);
         }
-        let Some((fr, zeroed)) = frame.take() else {
-            return Plan::NeedFrame { zeroed: true };
+        let Some((fr, bytes)) = frame.take() else {
+            return Plan::NeedFrame {
+                bytes: Bytes::Zeros,
+            };
         };
-        if !zeroed {
+        if bytes == Bytes::Old {
             self.clear_pages(fr, PageMask::FULL, page);
         }
         g.belongs_to(List::Main);
@@ -52,7 +54,7 @@ impl SwapCache {
                 self.stats().thp_fault_fallback.inc();
                 return Plan::Served;
             }
-            Whole::Nothing => *frame = Some((fr, true)),
+            Whole::Nothing => *frame = Some((fr, Bytes::Zeros)),
         }
         self.stats().thp_fault_fallback.inc();
         self.zero_fill(pmd, g, page, ZERO_FILL)

@@ -29,6 +29,23 @@ pub const ALIAS: Frame = Frame(MAX_FRAMES as u32);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame(pub u32);
 
+/// What a ready frame has in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bytes {
+    Zeros,
+    /// Of what was there before.
+    Old,
+}
+
+/// What a frame that is given back was filled with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Left {
+    /// One huge page, or nothing.
+    Folio,
+    /// Base pages: a page table is in the way of the next huge page.
+    Pieces,
+}
+
 struct Stack {
     items: [u16; MAX_FRAMES],
     len: usize,
@@ -57,6 +74,15 @@ struct Lists {
     empty: Stack,
     zeroed: Stack,
     used: Stack,
+}
+
+impl Lists {
+    fn of(&mut self, bytes: Bytes) -> &mut Stack {
+        match bytes {
+            Bytes::Zeros => &mut self.zeroed,
+            Bytes::Old => &mut self.used,
+        }
+    }
 }
 
 pub struct Frames {
@@ -159,29 +185,20 @@ impl Frames {
         empty.or_else(|| self.open_more().ok().flatten())
     }
 
-    /// A frame with a huge page in it; whether that is zeroed is told. Prefers what was asked for.
-    pub fn take_ready(&self, want_zeroed: bool) -> Option<(Frame, bool)> {
+    /// A frame with a huge page in it, and what that has in it: what was asked for, if there is such a one.
+    pub fn take_ready(&self, wanted: Bytes) -> Option<(Frame, Bytes)> {
         let mut l = self.lists.lock();
-        if want_zeroed {
-            if let Some(f) = l.zeroed.pop() {
-                return Some((f, true));
-            }
-            l.used.pop().map(|f| (f, false))
-        } else {
-            if let Some(f) = l.used.pop() {
-                return Some((f, false));
-            }
-            l.zeroed.pop().map(|f| (f, true))
-        }
+        let other = match wanted {
+            Bytes::Zeros => Bytes::Old,
+            Bytes::Old => Bytes::Zeros,
+        };
+        [wanted, other]
+            .into_iter()
+            .find_map(|bytes| Some((l.of(bytes).pop()?, bytes)))
     }
 
-    pub fn put_ready(&self, f: Frame, zeroed: bool) {
-        let mut l = self.lists.lock();
-        if zeroed {
-            l.zeroed.push(f);
-        } else {
-            l.used.push(f);
-        }
+    pub fn put_ready(&self, f: Frame, bytes: Bytes) {
+        self.lists.lock().of(bytes).push(f);
     }
 
     /// For a frame out of which everything was moved.
@@ -206,11 +223,10 @@ impl Frames {
         unsafe { mem::madvise(self.addr(f), PMD_SIZE, MADV_POPULATE_WRITE) }
     }
 
-    /// Gives the memory of a frame back to the kernel. `pieces`: base pages were moved in, so a
-    /// page table is in the way of the next huge page.
-    pub fn clear(&self, f: Frame, pieces: bool, uffd: Uffd) {
+    /// Gives the memory of a frame back to the kernel.
+    pub fn clear(&self, f: Frame, left: Left, uffd: Uffd) {
         let addr = self.addr(f);
-        if pieces && !self.pt_reclaim {
+        if left == Left::Pieces && !self.pt_reclaim {
             // A new mapping has no page table. If that fails the frame still works, in pieces.
             let rw = libc::PROT_READ | libc::PROT_WRITE;
             if self.map(addr, PMD_SIZE, rw, uffd).is_ok() {

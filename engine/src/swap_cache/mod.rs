@@ -33,7 +33,7 @@ mod zswap;
 pub use ahead::Ahead;
 pub use deactivate::Victim;
 pub use fill::FillBuffers;
-pub use frames::{Frame, Frames, MAX_FRAMES};
+pub use frames::{Bytes, Frame, Frames, MAX_FRAMES};
 pub use gather::{Gather, Plan as GatherPlan};
 pub use mapping::Shift;
 pub use moves::{Moves, Since};

@@ -1,6 +1,6 @@
 //! What is to be done for a fault.
 
-use super::Frame;
+use super::{Bytes, Frame};
 use crate::mm::{PageMask, SwapPlace};
 
 /// What has to be done for a fault.
@@ -13,7 +13,7 @@ pub enum Plan {
     /// A transfer is in flight for the range; its end wakes everybody.
     Wait,
     /// Ask again with a ready frame.
-    NeedFrame { zeroed: bool },
+    NeedFrame { bytes: Bytes },
     /// Ask again when the limit has room for so many pages.
     NeedRoom,
     /// Ask again when a fill buffer is free.

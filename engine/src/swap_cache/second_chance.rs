@@ -1,5 +1,6 @@
 //! Faults on pages that reclaim has taken out and that are still in their frame: inactive, or being written.
 
+use super::frames::Left;
 use super::plan::Plan;
 use super::{Dir, Frame, SwapCache};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
@@ -68,8 +69,7 @@ impl SwapCache {
         g.moving = g.moving.minus(back);
         self.became_present(pmd, g, back);
         if g.moving.is_empty() {
-            self.frames.clear(frame, true, self.staging());
-            self.frames.put_empty(frame);
+            self.empty(frame, Left::Pieces);
             g.set_io(IoState::Idle);
         }
         back == pages

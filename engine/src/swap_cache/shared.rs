@@ -16,7 +16,7 @@
 //! came, with whatever holds it.
 
 use super::frames::ALIAS;
-use super::{Frame, SwapCache, EXIT_LOST};
+use super::{SwapCache, EXIT_LOST};
 use crate::mm::{copy, PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::sync::Mutex;
 use crate::sys::mem;
@@ -98,21 +98,26 @@ impl SwapCache {
         self.ranges
             .for_each(|_, r| folios += usize::from(is_folio(&r.lock())));
         if self.abilities.mv && folios >= FOLIOS_MIN {
-            self.protect_folios(true);
+            // Where it can't be done nothing is told, and the kernel copies.
+            self.for_each_run(|at, len| {
+                let _ = self.program().trap_writes(at, len);
+            });
         }
     }
 
     /// The program writes as it likes.
     pub fn tell_no_more(&self) {
-        self.protect_folios(false);
+        self.for_each_run(|at, len| {
+            let _ = self.program().allow_writes(at, len);
+        });
     }
 
-    fn protect_folios(&self, on: bool) {
+    /// Calls `f` with folios that lie side by side: where, and how many bytes.
+    fn for_each_run(&self, f: impl Fn(usize, usize)) {
         let mut run: Option<(Pmd, usize)> = None;
-        let protect = |run: Option<(Pmd, usize)>| {
+        let end = |run: Option<(Pmd, usize)>| {
             if let Some((first, n)) = run {
-                // Where it can't be done nothing is told, and the kernel copies.
-                let _ = self.program().write_protect(first.addr(), n * PMD_SIZE, on);
+                f(first.addr(), n * PMD_SIZE);
             }
         };
         self.ranges.for_each(|pmd, r| {
@@ -122,21 +127,19 @@ impl SwapCache {
             run = match run {
                 Some((first, n)) if first.0 as usize + n == pmd.0 as usize => Some((first, n + 1)),
                 other => {
-                    protect(other);
+                    end(other);
                     Some((pmd, 1))
                 }
             };
         });
-        protect(run);
+        end(run);
     }
 
     /// The program may write to the range, and who waits to do so goes on. Where not all of it is managed, to the page.
     pub fn allow_writes(&self, pmd: Pmd, page: usize) {
-        let all = self.program().write_protect(pmd.addr(), PMD_SIZE, false);
-        if all.is_err() {
-            let _ = self
-                .program()
-                .write_protect(pmd.page_addr(page), PAGE_SIZE, false);
+        let uffd = self.program();
+        if uffd.allow_writes(pmd.addr(), PMD_SIZE).is_err() {
+            let _ = uffd.allow_writes(pmd.page_addr(page), PAGE_SIZE);
         }
     }
 
@@ -215,7 +218,7 @@ impl SwapCache {
         if self.is_alone(pmd, 0) {
             return false;
         }
-        let Some(frame) = self.frame_for_copy() else {
+        let Some(frame) = self.ready_within_limit() else {
             return false;
         };
         let alias = self.frames.addr(ALIAS);
@@ -259,13 +262,6 @@ impl SwapCache {
         g.held = PageMask::EMPTY;
         g.huge = map.is_huge(pmd.addr(), PMD_SIZE) != Ok(false);
         true
-    }
-
-    fn frame_for_copy(&self) -> Option<Frame> {
-        match self.frames.take_ready(false) {
-            Some((frame, _)) => Some(frame),
-            None => self.prepare_ready(false),
-        }
     }
 
     /// Puts what is at the alias back, as it was.

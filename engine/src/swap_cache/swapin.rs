@@ -1,8 +1,9 @@
 //! The way down: a page is needed.
 
+use super::frames::Left;
 use super::plan::Plan;
 use super::way::{First, Seen, Way};
-use super::{Dir, FillBuffers, Frame, SwapCache};
+use super::{Bytes, Dir, FillBuffers, Frame, SwapCache};
 use crate::mm::{PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::policy::intake::{soon, Found, Miss, Place};
 use crate::policy::Unit;
@@ -35,7 +36,7 @@ impl SwapCache {
         f: &PageFault,
         new: usize,
         unit: impl FnOnce(Place) -> Unit,
-        frame: &mut Option<(Frame, bool)>,
+        frame: &mut Option<(Frame, Bytes)>,
         buffers: &mut FillBuffers,
     ) -> Plan {
         let (pmd, page) = (Pmd::of(f.addr), crate::mm::page_in_pmd(f.addr));
@@ -212,15 +213,14 @@ impl SwapCache {
         let got = self.copy_in(pmd, rest, self.frames.addr(frame) as *const u8);
         self.charge.uncharge(rest.minus(got).count());
         self.became_present(pmd, g, got);
-        self.frames.clear(frame, true, self.staging());
-        self.frames.put_empty(frame);
+        self.empty(frame, Left::Pieces);
         self.charge.uncharge(PMD_NR);
     }
 
     pub(super) fn begin_whole(
         &self,
         g: &mut RangeGuard<'_>,
-        frame: &mut Option<(Frame, bool)>,
+        frame: &mut Option<(Frame, Bytes)>,
     ) -> Plan {
         let pages = g.swapped.minus(g.present).minus(g.compressed);
         // Where nothing is to be read, all comes out of compressed memory.
@@ -230,7 +230,7 @@ impl SwapCache {
             None => return Plan::Wait,
         };
         let Some((fr, _)) = frame.take() else {
-            return Plan::NeedFrame { zeroed: false };
+            return Plan::NeedFrame { bytes: Bytes::Old };
         };
         g.moving = pages;
         g.buffer = fr.0;
@@ -343,10 +343,9 @@ impl SwapCache {
     /// A ready frame that was not used up.
     pub fn put_or_clear(&self, frame: Frame) {
         if self.charge.room() >= 0 {
-            self.frames.put_ready(frame, false);
+            self.frames.put_ready(frame, Bytes::Old);
         } else {
-            self.frames.clear(frame, false, self.staging());
-            self.frames.put_empty(frame);
+            self.empty(frame, Left::Folio);
             self.charge.uncharge(PMD_NR);
         }
     }

@@ -1,6 +1,7 @@
 //! A device is swapped off: what is there goes through a frame to another device, as `try_to_unuse`
 //! of Linux would bring it in.
 
+use super::frames::Left;
 use super::slots::DeviceSet;
 use super::{Frame, SwapCache, Transfer};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
@@ -112,8 +113,7 @@ impl SwapCache {
         self.forget_slots(pmd, &mut g, pages);
         // The frame was ready as a whole.
         if pages.is_empty() {
-            self.frames.clear(frame, true, self.staging());
-            self.frames.put_empty(frame);
+            self.empty(frame, Left::Pieces);
         } else {
             self.frames.drop_pages(frame, PageMask::FULL.minus(pages));
         }
@@ -145,14 +145,6 @@ impl SwapCache {
             let there = self.pages_on(pmd, g, devices).and(g.moving);
             self.stats().swapoff_pages.add(there.count() as u64);
             self.forget_slots(pmd, g, there);
-        }
-    }
-
-    /// A ready frame within the limit.
-    pub fn frame_to_leave(&self) -> Option<Frame> {
-        match self.frames.take_ready(false) {
-            Some((frame, _)) => Some(frame),
-            None => self.prepare_ready(false),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The way up ends: what was written is gone, and what could not be goes back to the program.
 
-use super::{Dir, Frame, SwapCache, EXIT_LOST};
+use super::frames::Left;
+use super::{Bytes, Dir, Frame, SwapCache, EXIT_LOST};
 use crate::mm::{PageMask, Pmd, PMD_NR, PMD_SIZE};
 use crate::policy::List;
 use crate::sys::mem;
@@ -152,10 +153,10 @@ impl SwapCache {
                 crate::sys::thread::exit_group(EXIT_LOST);
             }
         }
-        if !left.is_empty() || !rest.is_empty() {
-            self.frames.clear(frame, true, self.staging());
+        match left.is_empty() && rest.is_empty() {
+            true => self.frames.put_empty(frame),
+            false => self.empty(frame, Left::Pieces),
         }
-        self.frames.put_empty(frame);
         self.became_present(pmd, g, back);
         // What has no mapping any more to go back to is still in its slot, or nobody's.
         self.charge.uncharge(pages.or(rest).minus(back).count());
@@ -170,42 +171,60 @@ impl SwapCache {
         // Base pages would stay base pages, and their page table take the next folio apart.
         if again && self.is_huge(frame) {
             self.stats().folio_recycled.inc();
-            self.frames.put_ready(frame, false);
+            self.frames.put_ready(frame, Bytes::Old);
             return;
         }
         self.stats().folio_freed.inc();
-        self.frames.clear(frame, !whole || again, self.staging());
-        self.frames.put_empty(frame);
+        let left = match whole && !again {
+            true => Left::Folio,
+            false => Left::Pieces,
+        };
+        self.empty(frame, left);
         self.charge.uncharge(pages.count());
     }
 
     /// Gives a ready frame back to the kernel; false when there is none.
     pub fn release_ready(&self) -> bool {
-        let Some((frame, _)) = self.frames.take_ready(false) else {
+        let Some((frame, _)) = self.frames.take_ready(Bytes::Old) else {
             return false;
         };
-        self.frames.clear(frame, false, self.staging());
-        self.frames.put_empty(frame);
+        self.empty(frame, Left::Folio);
         self.charge.uncharge(PMD_NR);
         true
     }
 
-    /// Makes a ready frame if the limit allows it (`fault`: or if nothing can be done about it).
-    pub fn prepare_ready(&self, fault: bool) -> Option<Frame> {
-        let charged = match fault {
-            true => self.charge_for_fault(PMD_NR),
-            false => self.charge.try_charge(PMD_NR),
-        };
-        if !charged {
-            return None;
+    /// The frame's memory goes back to the kernel.
+    pub(super) fn empty(&self, frame: Frame, left: Left) {
+        self.frames.clear(frame, left, self.staging());
+        self.frames.put_empty(frame);
+    }
+
+    /// A ready frame, which is made if the limit allows it.
+    pub fn ready_within_limit(&self) -> Option<Frame> {
+        match self.frames.take_ready(Bytes::Old) {
+            Some((frame, _)) => Some(frame),
+            None => self.prepare_ready(),
         }
+    }
+
+    /// Makes a ready frame if the limit allows it.
+    pub fn prepare_ready(&self) -> Option<Frame> {
+        self.charge.try_charge(PMD_NR).then(|| self.populate())?
+    }
+
+    /// As `prepare_ready`, for a fault: also if nothing can be done about the limit.
+    pub fn prepare_for_fault(&self) -> Option<Frame> {
+        self.charge_for_fault(PMD_NR).then(|| self.populate())?
+    }
+
+    /// An empty frame becomes one that is ready, zeroed; it is charged. None, and it is not, if there is none.
+    fn populate(&self) -> Option<Frame> {
         let Some(frame) = self.frames.take_empty() else {
             self.charge.uncharge(PMD_NR);
             return None;
         };
         if self.frames.populate(frame).is_err() {
-            self.frames.clear(frame, true, self.staging());
-            self.frames.put_empty(frame);
+            self.empty(frame, Left::Pieces);
             self.charge.uncharge(PMD_NR);
             return None;
         }

@@ -4,6 +4,7 @@
 //! A page in `compressed` has an object in the pool, named by the range's table of handles. Under the range's
 //! lock pages come and go; without it, while the range is being written, they are only made.
 
+use super::frames::Left;
 use super::plan::Plan;
 use super::{FillBuffers, Frame, SwapCache};
 use crate::control::{Compress, CompressCodec, Settings};
@@ -480,8 +481,7 @@ impl SwapCache {
         }
         self.charge.uncharge(pages.minus(opened).count());
         if opened.is_empty() {
-            self.frames.clear(frame, true, self.staging());
-            self.frames.put_empty(frame);
+            self.empty(frame, Left::Pieces);
             return WriteBack::Later;
         }
         g.moving = opened;
