@@ -78,13 +78,13 @@ struct Files {
     orders: PathBuf,
 }
 
+fn is_hugeswap(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "hugeswap")
+}
+
 /// Its files, where the process is a supervisor.
 fn of_supervisor(pid: u32) -> Option<Files> {
-    if fs::read_to_string(format!("/proc/{pid}/comm"))
-        .ok()?
-        .trim_end()
-        != "hugeswap"
-    {
+    if !is_hugeswap(pid) {
         return None;
     }
     let named = |name: &str| {
@@ -101,9 +101,13 @@ fn of_supervisor(pid: u32) -> Option<Files> {
     })
 }
 
-/// The same, where the process is a supervisor or its parent, which the shell knows.
+/// The same, where the process is a supervisor or its parent, which the shell knows. A supervisor whose parent has
+/// ended is process 1's child.
 fn of_hugeswap(pid: u32) -> Option<Files> {
     of_supervisor(pid).or_else(|| {
+        if !is_hugeswap(pid) {
+            return None;
+        }
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
         children
             .split_whitespace()
