@@ -48,6 +48,7 @@ const RUN: Sections = &[
             ("", "hugeswap run --memory 4G --swap /mnt/fast,size=10G,priority=1 --swap /var/tmp -- ./program"),
             ("", "hugeswap run --memory 4G --swap /dev/nvme1n1 --verbose -- python3 train.py"),
             ("", "hugeswap run --memory 512M --swap ram --swap-size 2G --stats-json counters.json -- make -j8"),
+            ("", "hugeswap run --memory 4G -- sh -c 'hugeswap run --group db --memory 1G -- ./db & ./clients'"),
         ],
     ),
 ];

@@ -9,7 +9,11 @@ use hugeswap_sys::{fd, syscall, Errno};
 pub const ENV: &str = "HUGESWAP_RUN";
 /// Descriptors in a packet at most.
 pub const MOST_FDS: usize = super::MAX_DEVICES + 8;
+/// Words of a packet, and of one with a name behind it.
 const WORDS: usize = 4;
+const WORDS_NAMED: usize = WORDS + MOST_NAME / 8;
+/// Bytes of a group's name.
+pub const MOST_NAME: usize = 64;
 const PREFIX: &[u8] = b"hugeswap-";
 const ROOM: usize = 108;
 
@@ -34,6 +38,23 @@ pub enum Request {
     Door,
     /// A new image of a program that does without hugeswap, and has said why. It is answered with a refusal.
     Declined { secret: Secret },
+    /// A group within the one that this is the secret of, for the program that the process becomes: its name, and
+    /// bytes for all of it. The answer is the group's own secret.
+    Group {
+        secret: Secret,
+        bytes: u64,
+        name: GroupName,
+    },
+}
+
+/// The name of a group: UTF-8, with zeros behind it.
+pub type GroupName = [u8; MOST_NAME];
+
+/// None if it is too long.
+pub fn group_name(text: &str) -> Option<GroupName> {
+    let mut name = [0; MOST_NAME];
+    name.get_mut(..text.len())?.copy_from_slice(text.as_bytes());
+    Some(name)
 }
 
 /// What it is answered.
@@ -47,6 +68,10 @@ pub enum Reply {
     },
     /// Descriptor: the child's own page.
     Place(Place),
+    /// What whoever belongs to the group says in place of the run's secret.
+    Group {
+        secret: Secret,
+    },
     Refused(Errno),
 }
 
@@ -92,11 +117,37 @@ pub struct Place {
 /// What only processes of the run know. The name of a socket is no secret.
 pub type Secret = [u64; 2];
 
-type Packet = [u64; WORDS];
+/// The words behind the first are the name, if there is one; without they are zero and not sent.
+type Packet = [u64; WORDS_NAMED];
+
+fn packet(words: [u64; WORDS]) -> Packet {
+    let mut packet = [0; WORDS_NAMED];
+    packet[..WORDS].copy_from_slice(&words);
+    packet
+}
+
+fn with_name_of(words: [u64; WORDS], name: &GroupName) -> Packet {
+    let mut packet = packet(words);
+    for (to, from) in packet[WORDS..].iter_mut().zip(name.chunks_exact(8)) {
+        *to = u64::from_ne_bytes(core::array::from_fn(|i| from[i]));
+    }
+    packet
+}
+
+fn name_of(packet: &Packet) -> GroupName {
+    core::array::from_fn(|i| packet[WORDS + i / 8].to_ne_bytes()[i % 8])
+}
+
+fn bytes_of(packet: &Packet) -> usize {
+    match packet[WORDS..].iter().all(|&w| w == 0) {
+        true => WORDS * 8,
+        false => WORDS_NAMED * 8,
+    }
+}
 
 impl Request {
     fn packet(self) -> Packet {
-        match self {
+        let words = match self {
             Request::Image { layout, secret } => [1, layout, secret[0], secret[1]],
             Request::Child { layout, place } => [2, layout, place.id.into(), place.key],
             Request::Fork => [3, 0, 0, 0],
@@ -105,10 +156,17 @@ impl Request {
             Request::Faults => [6, 0, 0, 0],
             Request::Door => [7, 0, 0, 0],
             Request::Declined { secret } => [8, 0, secret[0], secret[1]],
-        }
+            Request::Group {
+                secret,
+                bytes,
+                ref name,
+            } => return with_name_of([9, bytes, secret[0], secret[1]], name),
+        };
+        packet(words)
     }
 
-    fn of_packet([kind, layout, a, b]: Packet) -> Option<Request> {
+    fn of_packet(packet: Packet) -> Option<Request> {
+        let [kind, layout, a, b, ..] = packet;
         let place = || {
             Some(Place {
                 id: a.try_into().ok()?,
@@ -130,6 +188,11 @@ impl Request {
             6 => Request::Faults,
             7 => Request::Door,
             8 => Request::Declined { secret: [a, b] },
+            9 => Request::Group {
+                secret: [a, b],
+                bytes: layout,
+                name: name_of(&packet),
+            },
             _ => return None,
         })
     }
@@ -165,12 +228,13 @@ impl Request {
 impl Reply {
     /// Does not wait for somebody who takes no answers: EAGAIN.
     pub fn send(self, socket: i32, fds: &[i32]) -> Result<(), Errno> {
-        let packet = match self {
+        let words = match self {
             Reply::Welcome { id, devices, also } => [1, id.into(), devices.into(), also.word()],
             Reply::Place(p) => [2, p.id.into(), p.key, 0],
             Reply::Refused(e) => [3, e.0 as u32 as u64, 0, 0],
+            Reply::Group { secret } => [4, 0, secret[0], secret[1]],
         };
-        send(socket, &packet, fds, libc::MSG_DONTWAIT)
+        send(socket, &packet(words), fds, libc::MSG_DONTWAIT)
     }
 
     /// Waits for it. The supervisor's end is an error: ECONNRESET.
@@ -189,13 +253,14 @@ impl Reply {
         };
         let id = |w: u64| u32::try_from(w).map_err(|_| Errno::EINVAL);
         match packet {
-            Some([1, i, n, also]) => Ok(Reply::Welcome {
+            Some([1, i, n, also, ..]) => Ok(Reply::Welcome {
                 id: id(i)?,
                 devices: id(n)?,
                 also: Also::of_word(also),
             }),
-            Some([2, i, key, _]) => Ok(Reply::Place(Place { id: id(i)?, key })),
+            Some([2, i, key, ..]) => Ok(Reply::Place(Place { id: id(i)?, key })),
             Some([3, e, ..]) => Ok(Reply::Refused(Errno(e as i32))),
+            Some([4, _, a, b, ..]) => Ok(Reply::Group { secret: [a, b] }),
             _ => Err(Errno::EINVAL),
         }
     }
@@ -259,7 +324,7 @@ pub fn pass(socket: i32, fds: &[i32]) -> Result<(), Errno> {
         there.len += 1;
         which |= 1 << i;
     }
-    send(socket, &[which, 0, 0, 0], there.as_slice(), 0)
+    send(socket, &packet([which, 0, 0, 0]), there.as_slice(), 0)
 }
 
 /// From now on, or no more, packets that are sent or received here say who has sent them.
@@ -335,14 +400,14 @@ impl ControlMessage {
 
 /// `struct msghdr` with one piece of data.
 fn with_header<R>(
-    packet: *mut u64,
+    (packet, bytes): (*mut u64, usize),
     control: *mut u8,
     controllen: usize,
     f: impl FnOnce(&mut libc::msghdr) -> R,
 ) -> R {
     let mut piece = libc::iovec {
         iov_base: packet.cast(),
-        iov_len: size_of::<Packet>(),
+        iov_len: bytes,
     };
     // SAFETY: all-zero is a valid header.
     let mut header: libc::msghdr = unsafe { core::mem::zeroed() };
@@ -356,10 +421,11 @@ fn with_header<R>(
 fn send(socket: i32, packet: &Packet, fds: &[i32], flags: i32) -> Result<(), Errno> {
     let fds = &fds[..fds.len().min(MOST_FDS)];
     let mut packet = *packet;
+    let piece = (packet.as_mut_ptr(), bytes_of(&packet));
     let mut control = ControlMessage::new(fds);
     let len = if fds.is_empty() { 0 } else { control.len };
     let at = (&raw mut control).cast();
-    with_header(packet.as_mut_ptr(), at, len, |header| loop {
+    with_header(piece, at, len, |header| loop {
         let flags = (flags | libc::MSG_NOSIGNAL) as usize;
         // SAFETY: the header and what it names outlive the call.
         let sent = unsafe {
@@ -414,13 +480,14 @@ fn receive(
     sender: &mut Option<u32>,
 ) -> Result<Received<Option<Packet>>, Errno> {
     fds.len = 0;
-    let mut packet: Packet = [0; WORDS];
+    let mut packet = packet([0; WORDS]);
+    let piece = (packet.as_mut_ptr(), size_of::<Packet>());
     let mut control = Control {
         sender: [0; SENDER / 8],
         message: ControlMessage::new(&[]),
     };
     let (at, room) = ((&raw mut control).cast(), size_of::<Control>());
-    let (n, got) = with_header(packet.as_mut_ptr(), at, room, |header| loop {
+    let (n, got) = with_header(piece, at, room, |header| loop {
         let flags = (flags | libc::MSG_CMSG_CLOEXEC) as usize;
         // SAFETY: the header and what it names outlive the call.
         let n = unsafe {
@@ -452,7 +519,7 @@ fn receive(
     });
     Ok(match n {
         0 => Received::End,
-        n if n == size_of::<Packet>() => Received::Packet(Some(packet)),
+        n if n == bytes_of(&packet) => Received::Packet(Some(packet)),
         _ => Received::Packet(None),
     })
 }
@@ -542,6 +609,13 @@ impl Address {
 
     pub fn text(key: &str, secret: Secret, path: &str) -> String {
         format!("{key}:{:016x}{:016x}:{path}", secret[0], secret[1])
+    }
+
+    /// The same address for a group: what the environment of its programs says.
+    pub fn with_secret(text: &str, secret: Secret) -> Option<String> {
+        let mut parts = text.splitn(3, ':');
+        let (key, _, path) = (parts.next()?, parts.next()?, parts.next()?);
+        Some(Address::text(key, secret, path))
     }
 
     pub fn path(&self) -> &[u8] {
@@ -707,7 +781,21 @@ mod tests {
         assert_eq!(Reply::receive(ours, &mut fds), Ok(WELCOME));
         assert_eq!(fds.as_slice().len(), 3);
         fds.close();
-        send(ours, &[99, 0, 0, 0], &[0], 0).unwrap();
+        let group = Request::Group {
+            secret: [5, 6],
+            bytes: 1 << 30,
+            name: group_name("a name of more than eight bytes").unwrap(),
+        };
+        group.send(ours).unwrap();
+        assert_eq!(
+            Request::receive(theirs, &mut fds),
+            Ok(Received::Packet(Some(group)))
+        );
+        let secret = [7, u64::MAX];
+        Reply::Group { secret }.send(theirs, &[]).unwrap();
+        assert_eq!(Reply::receive(ours, &mut fds), Ok(Reply::Group { secret }));
+        assert_eq!(group_name(&"n".repeat(MOST_NAME + 1)), None);
+        send(ours, &packet([99, 0, 0, 0]), &[0], 0).unwrap();
         assert_eq!(
             Request::receive(theirs, &mut fds),
             Ok(Received::Packet(None))
@@ -786,6 +874,9 @@ mod tests {
         let text = Address::text("key", secret, "/proc/1/fd/3");
         let a = Address::parse(text.as_bytes()).unwrap();
         assert_eq!(a.secret, secret);
+        let of_group = Address::with_secret(&text, [3, 4]).unwrap();
+        assert_eq!(of_group, Address::text("key", [3, 4], "/proc/1/fd/3"));
+        assert_eq!(Address::with_secret("key", [3, 4]), None);
         assert_eq!(a.path(), b"/proc/1/fd/3");
         assert!(a.connect().is_err());
     }

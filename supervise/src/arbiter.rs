@@ -5,6 +5,9 @@
 //! meanwhile gives up what it holds, little by little: if it is used after all, it has faults, and rests no
 //! more. A limit is raised only out of what nobody holds: lowering another's comes first, and only what that
 //! process has really given up is handed on. Who asks is told whether more is still to come.
+//!
+//! Groups have limits of their own within the run's. What is wanted in a group that is full only those within it
+//! give way for.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -14,6 +17,7 @@ use hugeswap_control::{More, Proc};
 use hugeswap_mm::PAGE_SIZE;
 use hugeswap_sys::futex::{self, Scope};
 
+use super::groups::{Groups, RUN};
 use super::life::Id;
 use super::processes::{Member, Processes};
 
@@ -27,7 +31,6 @@ const RESTS_AFTER: Duration = Duration::from_millis(300);
 const IDLE_PART: i64 = 128;
 
 pub struct Arbiter {
-    limit: i64,
     /// There is a device for what one that rests gives up.
     has_devices: bool,
     /// Of each process: the faults that were counted last, and when that number changed.
@@ -35,25 +38,21 @@ pub struct Arbiter {
 }
 
 impl Arbiter {
-    pub fn new(limit_bytes: u64, has_devices: bool) -> Arbiter {
+    pub fn new(has_devices: bool) -> Arbiter {
         Arbiter {
-            limit: (limit_bytes / PAGE_SIZE as u64) as i64,
             has_devices,
             faults: HashMap::new(),
         }
     }
 
-    pub fn set_limit(&mut self, limit_bytes: u64) {
-        self.limit = (limit_bytes / PAGE_SIZE as u64) as i64;
-    }
-
     /// One round. True while somebody waits for more.
     pub fn turn(&mut self, processes: &Processes) -> bool {
+        let (groups, limit) = (&processes.groups, processes.groups.pages(RUN));
         let procs: Vec<_> = processes.present().collect();
         self.faults
             .retain(|id, _| procs.iter().any(|(i, _)| i == id));
         // A process can write its limit too: no more than all there is is believed.
-        let limit_of = |m: &Member| m.page().limit_pages.load(Acquire).clamp(0, self.limit);
+        let limit_of = |m: &Member| m.page().limit_pages.load(Acquire).clamp(0, limit);
         // Questions first: the answers are to what is divided now.
         let questions: Vec<_> = procs.iter().map(|(_, m)| m.page().question()).collect();
         let wants: Vec<Want> = procs
@@ -63,28 +62,34 @@ impl Arbiter {
                 used: m.charged(),
                 pressed: m.page().pressed.load(Acquire) != 0 || question.is_some(),
                 rests: rests(&mut self.faults, id, m.page()) && self.has_devices,
+                group: m.group,
             })
             .collect();
-        let targets = shares(self.limit, &wants);
+        let targets = shares(groups, &wants);
         // Lower first.
         for (&(_, m), &t) in procs.iter().zip(&targets) {
             if m.page().limit_pages.load(Acquire) > t {
                 set_limit(m.page(), t);
             }
         }
-        let held: i64 = procs
+        let held = procs
             .iter()
-            .map(|&(_, m)| limit_of(m).max(m.charged()))
-            .sum();
-        let mut free = self.limit - held;
+            .map(|&(_, m)| (m.group, limit_of(m).max(m.charged())));
+        let mut free: Vec<i64> = groups
+            .sums(held)
+            .into_iter()
+            .zip(0..)
+            .map(|(held, group)| groups.pages(group) - held)
+            .collect();
         let mut waiting = false;
         for (&(_, m), &t) in procs.iter().zip(&targets) {
             let now = limit_of(m);
             if now < t {
                 // What it holds above its limit is counted as held already.
                 let base = now.max(m.charged());
-                let more = (t - base).min(free.max(0)).max(0);
-                free -= more;
+                let most = groups.line(m.group).map(|g| free[g].max(0)).min();
+                let more = (t - base).min(most.unwrap_or(0)).max(0);
+                groups.line(m.group).for_each(|g| free[g] -= more);
                 set_limit(m.page(), base.min(t) + more);
                 waiting |= base.min(t) + more < t;
             }
@@ -130,28 +135,71 @@ struct Want {
     /// It has less free than it would like to have, or no room for what is to leave.
     pressed: bool,
     rests: bool,
+    group: usize,
+}
+
+impl Want {
+    fn is_hungry(&self) -> bool {
+        self.pressed && !self.rests
+    }
+
+    fn hungry_ask(&self) -> i64 {
+        self.used + STEP.max(self.used / 2)
+    }
 }
 
 /// Everybody's limit. Of a hundred processes each has less free than it would like, and most of them sleep:
 /// what counts then is who has faults.
-fn shares(limit: i64, wants: &[Want]) -> Vec<i64> {
-    let is_hungry = |w: &Want| w.pressed && !w.rests;
-    let pressed = wants.iter().any(is_hungry);
-    let asks = wants.iter().map(|w| match w {
-        _ if !pressed => w.used,
-        w if is_hungry(w) => w.used + STEP.max(w.used / 2),
-        w if w.rests => w.used - w.used / IDLE_PART + SLACK,
-        w => w.used + SLACK,
-    });
-    let mut shares = level(limit, asks.collect());
-    let spare = limit - shares.iter().sum::<i64>();
+fn shares(groups: &Groups, wants: &[Want]) -> Vec<i64> {
+    let pressed = pressed_groups(groups, wants);
+    let others_want = |w: &Want| groups.line(w.group).any(|g| pressed[g]);
+    let mut shares: Vec<i64> = wants
+        .iter()
+        .map(|w| match w {
+            w if !others_want(w) => w.used,
+            w if w.is_hungry() => w.hungry_ask(),
+            w if w.rests => w.used - w.used / IDLE_PART + SLACK,
+            w => w.used + SLACK,
+        })
+        .collect();
+    // The inner ones first: what is too much for a group is not asked of those around it.
+    let in_use = groups.in_use(wants.iter().map(|w| w.group));
+    for group in in_use.into_iter().chain([RUN]) {
+        let (within, asks): (Vec<usize>, Vec<i64>) = (0..wants.len())
+            .filter(|&i| groups.is_within(wants[i].group, group))
+            .map(|i| (i, shares[i]))
+            .unzip();
+        let levelled = level(groups.pages(group), asks);
+        within
+            .into_iter()
+            .zip(levelled)
+            .for_each(|(i, s)| shares[i] = s);
+    }
     // What is left over is open to those that want it, or to all.
-    let open = |w: &Want| !pressed || is_hungry(w);
-    let nr = wants.iter().filter(|w| open(w)).count().max(1) as i64;
-    for (share, _) in shares.iter_mut().zip(wants).filter(|(_, w)| open(w)) {
-        *share += spare.max(0) / nr;
+    let open = |w: &Want| !others_want(w) || w.is_hungry();
+    let taken = groups.sums(wants.iter().map(|w| w.group).zip(shares.iter().copied()));
+    let nr = groups.sums(wants.iter().map(|w| (w.group, open(w).into())));
+    let spare = |g: usize| (groups.pages(g) - taken[g]).max(0) / nr[g].max(1);
+    for (share, w) in shares.iter_mut().zip(wants).filter(|(_, w)| open(w)) {
+        *share += groups.line(w.group).map(spare).min().unwrap_or(0);
     }
     shares
+}
+
+/// The groups in which others give way: for each process that wants more, the innermost one of its own that has no
+/// room for that, or the run.
+fn pressed_groups(groups: &Groups, wants: &[Want]) -> Vec<bool> {
+    let asks = wants.iter().map(|w| match w.is_hungry() {
+        true => (w.group, w.hungry_ask()),
+        false => (w.group, w.used),
+    });
+    let asked = groups.sums(asks);
+    let mut pressed = vec![false; asked.len()];
+    for w in wants.iter().filter(|w| w.is_hungry()) {
+        let full = groups.line(w.group).find(|&g| asked[g] > groups.pages(g));
+        pressed[full.unwrap_or(RUN)] = true;
+    }
+    pressed
 }
 
 /// Everybody gets what he asks for; where that is more than there is, none gets more than the others but
@@ -172,12 +220,116 @@ mod tests {
     use super::*;
 
     fn w(used: i64, pressed: bool) -> Want {
-        let rests = false;
         Want {
             used,
             pressed,
-            rests,
+            rests: false,
+            group: RUN,
         }
+    }
+
+    fn run_of(limit: i64) -> Groups {
+        let mut groups = Groups::new([0, 0]);
+        groups.set_run(limit);
+        groups
+    }
+
+    /// As without groups.
+    fn shares(limit: i64, wants: &[Want]) -> Vec<i64> {
+        super::shares(&run_of(limit), wants)
+    }
+
+    /// A group of the run, of so many MiB.
+    fn group(groups: &mut Groups, name: &str, mib: u64) -> usize {
+        let name = hugeswap_control::link::group_name(name).unwrap();
+        let own = groups.make([0, 0], mib << 20, &name).unwrap();
+        groups.of_secret(own).unwrap()
+    }
+
+    const fn pages(mib: i64) -> i64 {
+        mib * 256
+    }
+
+    fn wants_in(group: usize, used: i64, pressed: bool) -> Want {
+        Want {
+            group,
+            ..w(used, pressed)
+        }
+    }
+
+    /// A hungry one has its group's limit and no more, however much room there is in the run.
+    #[test]
+    fn a_group_is_bounded_within_the_run() {
+        let mut groups = run_of(pages(1024));
+        let a = group(&mut groups, "a", 64);
+        let mut all = [wants_in(a, 0, true), wants_in(RUN, 0, true)];
+        for _ in 0..50 {
+            let s = super::shares(&groups, &all);
+            assert!(s[0] <= pages(64), "{s:?}");
+            assert!(s.iter().sum::<i64>() <= pages(1024), "{s:?}");
+            all.iter_mut().zip(s).for_each(|(w, s)| w.used = s);
+        }
+        assert_eq!(all[0].used, pages(64));
+        assert!(all[1].used > pages(950), "{all:?}");
+    }
+
+    /// What is wanted in a full group the others of that group give way for, and nobody else.
+    #[test]
+    fn nobody_outside_gives_way_for_a_full_group() {
+        let mut groups = run_of(pages(1024));
+        let a = group(&mut groups, "a", 64);
+        let rests = |group, used| Want {
+            rests: true,
+            ..wants_in(group, used, false)
+        };
+        let all = [
+            wants_in(a, pages(20), true),
+            rests(a, pages(44)),
+            rests(RUN, pages(500)),
+        ];
+        let s = super::shares(&groups, &all);
+        assert!(s[0] > pages(20) && s[1] < pages(44), "{s:?}");
+        assert!(s[2] >= pages(500), "{s:?}");
+        // For one of the run's it does.
+        let all = [
+            rests(a, pages(60)),
+            rests(RUN, pages(500)),
+            wants_in(RUN, pages(464), true),
+        ];
+        let s = super::shares(&groups, &all);
+        assert!(
+            s[0] < pages(60) && s[1] < pages(500) && s[2] > pages(464),
+            "{s:?}"
+        );
+    }
+
+    /// Two in one group share its limit; a group within it is bounded by both.
+    #[test]
+    fn groups_within_groups() {
+        let mut groups = Groups::new([0, 0]);
+        groups.set_run(pages(400));
+        let name = |n| hugeswap_control::link::group_name(n).unwrap();
+        let outer = groups.make([0, 0], 256 << 20, &name("outer")).unwrap();
+        let inner = groups.make(outer, 100 << 20, &name("inner")).unwrap();
+        let number = |s| groups.of_secret(s).unwrap();
+        let (outer, inner) = (number(outer), number(inner));
+        let mut all = [
+            wants_in(RUN, 0, true),
+            wants_in(outer, 0, true),
+            wants_in(inner, 0, true),
+            wants_in(inner, 0, true),
+        ];
+        for _ in 0..60 {
+            let s = super::shares(&groups, &all);
+            assert!(s[2] + s[3] <= pages(100), "{s:?}");
+            assert!(s[1] + s[2] + s[3] <= pages(256), "{s:?}");
+            assert!(s.iter().sum::<i64>() <= pages(400), "{s:?}");
+            all.iter_mut().zip(s).for_each(|(w, s)| w.used = s);
+        }
+        assert!((all[2].used - all[3].used).abs() <= 1, "{all:?}");
+        assert!(all[2].used + all[3].used > pages(99), "{all:?}");
+        assert!(all[1].used > pages(145), "{all:?}");
+        assert!(all[0].used > pages(140), "{all:?}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::failure::{Failure, EXIT_USAGE};
 use super::signals::{self, Came};
 use super::sys::{self, Process, Side, Status};
 use super::words::{News, GOES_ON};
-use super::{program, supervisor, tasks};
+use super::{inside, program, supervisor, tasks};
 use crate::run_args::RunArgs;
 use hugeswap_host::os;
 use hugeswap_host::size::Size;
@@ -24,6 +24,9 @@ use hugeswap_host::sizing::{
 /// Everything that can go wrong before the program runs is found out here, in one process.
 pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     check_proc()?;
+    if let Some((group, address)) = args.group.as_ref().zip(inside::address()) {
+        return Err(inside::run(args, group, &address));
+    }
     signals::outgrow_limits();
     check_limits()?;
     tasks::check()?;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use hugeswap_mm::PAGE_SIZE;
 
+use super::groups::Groups;
 use super::processes::Processes;
 use super::unmanaged::Watch;
 use hugeswap_host::cgroup::{Charged, Own};
@@ -162,7 +163,7 @@ impl Outside {
     }
 
     /// What the managed part may have, if there is news of it. Who has come counts at once, and is measured in its time.
-    pub fn look(&mut self, processes: &Processes, strangers: &Watch) -> Option<u64> {
+    pub fn look(&mut self, processes: &mut Processes, strangers: &Watch) -> Option<u64> {
         let now = Instant::now();
         let nr = processes.nr_live();
         let is_time = now >= self.next;
@@ -172,6 +173,7 @@ impl Outside {
         self.processes = nr;
         if is_time {
             self.measure(processes, strangers, now);
+            Self::look_at_groups(processes);
         }
         let limit = self.limit();
         if is_time {
@@ -216,6 +218,36 @@ impl Outside {
                 true => BETWEEN_URGENT.max(now.elapsed() * SHARE_URGENT),
                 false => BETWEEN.max(now.elapsed() * SHARE),
             };
+    }
+
+    /// What each group takes beside its managed memory bounds what it may have of that.
+    fn look_at_groups(processes: &mut Processes) {
+        let each = processes.present().map(|(_, m)| m.group);
+        let groups = processes.groups.in_use(each);
+        let beside = |of: &dyn Fn(usize, &Groups) -> bool| {
+            let within = || {
+                processes
+                    .present()
+                    .filter(|(_, m)| of(m.group, &processes.groups))
+            };
+            let managed =
+                || within().map(|(_, m)| m.charged() as u64).sum::<u64>() * PAGE_SIZE as u64;
+            let before = managed();
+            let pids: BTreeSet<u32> = within()
+                .map(|(_, m)| m.pid)
+                .filter(|&pid| pid != 0)
+                .collect();
+            let used: u64 = pids.iter().map(|&pid| of_process(pid)).sum();
+            let outside = used.saturating_sub(before.max(managed()));
+            outside.max(at_least(pids.len()))
+        };
+        let each: Vec<u64> = groups
+            .iter()
+            .map(|&g| beside(&|of, groups| groups.is_within(of, g)))
+            .collect();
+        for (g, outside) in groups.into_iter().zip(each) {
+            processes.groups.set_outside(g, outside, managed_limit);
+        }
     }
 
     fn limit(&self) -> u64 {

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use hugeswap_control::stats::Stats;
 use serde_json::{json, Map, Value};
 
+use super::groups;
 use super::outside::Outside;
 use super::sys::Status;
 use super::unmanaged;
@@ -24,11 +25,39 @@ pub struct Run<'a> {
     pub latency_held: Duration,
 }
 
-pub fn figures(run: &Run<'_>, s: &Stats, ended: Option<Status>) -> Value {
-    let mut counters = Map::new();
-    for (name, v) in s.each() {
-        counters.insert(name.into(), json!(v));
-    }
+fn counters(s: &Stats) -> Map<String, Value> {
+    s.each().map(|(name, v)| (name.into(), json!(v))).collect()
+}
+
+fn latencies(s: &Stats) -> Value {
+    json!({
+        "count": s.fault_ns.count(),
+        "p50": s.fault_ns.quantile(0.5),
+        "p99": s.fault_ns.quantile(0.99),
+        "max": s.fault_ns.max(),
+    })
+}
+
+fn group((figures, s): &(groups::Figures, Box<Stats>)) -> Value {
+    json!({
+        "name": figures.path,
+        "memory_limit_bytes": if figures.bytes == groups::UNLIMITED { Value::Null } else {
+            json!(figures.bytes)
+        },
+        "processes": figures.processes,
+        "outside_bytes": figures.outside,
+        "counters": counters(s),
+        "fault_latency_ns": latencies(s),
+    })
+}
+
+/// `groups`: with their counters.
+pub fn figures(
+    run: &Run<'_>,
+    s: &Stats,
+    groups: &[(groups::Figures, Box<Stats>)],
+    ended: Option<Status>,
+) -> Value {
     let managed = s.peak_managed_bytes.get();
     let anon = managed + s.unmanaged_bytes.get();
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -59,16 +88,12 @@ pub fn figures(run: &Run<'_>, s: &Stats, ended: Option<Status>) -> Value {
         "outside_bytes": run.outside.bytes(),
         "peak_outside_bytes": run.outside.peak(),
         "cpu_latency_held_ms": run.latency_held.as_millis() as u64,
-        "counters": counters,
+        "counters": counters(s),
+        "groups": groups.iter().map(group).collect::<Vec<_>>(),
         "managed_share": if anon == 0 { Value::Null } else {
             json!(managed as f64 / anon as f64)
         },
-        "fault_latency_ns": {
-            "count": s.fault_ns.count(),
-            "p50": s.fault_ns.quantile(0.5),
-            "p99": s.fault_ns.quantile(0.99),
-            "max": s.fault_ns.max(),
-        },
+        "fault_latency_ns": latencies(s),
     })
 }
 

@@ -3,7 +3,9 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use hugeswap_control::{Compress, CompressCodec, SwapIn};
+use hugeswap_control::{link, Compress, CompressCodec, SwapIn};
+
+use crate::groups;
 
 use hugeswap_host::size::Size;
 use hugeswap_host::swap_spec::{self, SwapSpec, Where};
@@ -53,6 +55,11 @@ pub struct RunArgs {
     /// Leave what goes to swap readable for who has the disk; it is checked all the same
     #[arg(long)]
     pub no_encrypt: bool,
+
+    /// Make the program and its children a group of this name, with a limit and counters of its own (docs/cli.md). Where
+    /// this is given to a program of a run, the group is within that run, and --memory is for the group
+    #[arg(long, value_name = "NAME", value_parser = group_name)]
+    pub group: Option<String>,
 
     /// Write counters to this file as JSON, every second and at the end; a pipe, or /dev/stdout (-), gets a
     /// line each time
@@ -106,6 +113,16 @@ pub fn compress(text: &str) -> Result<Compress, String> {
         (_, Some(0)) => Ok(Compress::Off),
         (_, Some(n)) if n <= 90 => Ok(Compress::Percent(n)),
         _ => Err("give off, auto, or a share of the memory up to 90%, as in 40%".into()),
+    }
+}
+
+fn group_name(text: &str) -> Result<String, String> {
+    match groups::is_name(text) && link::group_name(text).is_some() {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "a name has 1 to {} bytes and no slash",
+            link::MOST_NAME
+        )),
     }
 }
 

@@ -10,14 +10,16 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hugeswap_control::link::ENV;
+use hugeswap_control::link::{self, Address, ENV};
+use hugeswap_control::stats::Stats;
 use hugeswap_control::{
     CompressCodec, Control, DeviceEntry, NewDevice, Orders, Phase, Settings, SwapIn, Usage, Writer,
     CONTROL_FILE, ORDERS_FILE,
 };
 
+use hugeswap_mm::PAGE_SIZE;
 use hugeswap_sys::futex::{self, Scope};
-use hugeswap_sys::sched;
+use hugeswap_sys::{sched, Errno};
 
 use super::devices::{Places, Total};
 use super::failure::{Failure, EXIT_CANNOT_RUN, EXIT_OURS};
@@ -30,7 +32,8 @@ use super::stats_file::StatsFile;
 use super::sys::{self, Change, Ended, Process, Status};
 use super::words::{News, GOES_ON};
 use super::{
-    arbiter, core_file, devices, fault_file, inject, outside, report, tasks, unmanaged, zero_copy,
+    arbiter, core_file, devices, fault_file, groups, inject, outside, report, tasks, unmanaged,
+    zero_copy,
 };
 use crate::run_args::RunArgs;
 use hugeswap_host::os;
@@ -118,6 +121,7 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     let door = Door::open()?;
     let pages = Pages::default();
     let address = door.address.clone();
+    let secret = door.secret;
     let mark = Mark::new(&address);
     let sizes = control.devices().iter().map(DeviceEntry::segments);
     let shares = devices.iter().map(|d| d.shares);
@@ -145,6 +149,17 @@ fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
             "too few file descriptors for a run: raise the hard limit, 'ulimit -Hn 64' or more",
         ));
     }
+    let address = match &args.group {
+        None => address,
+        Some(name) => {
+            let named = link::group_name(name.as_str()).ok_or(Errno::EINVAL);
+            let group = named.and_then(|n| processes.groups.make(secret, plan.memory.bytes, &n));
+            group
+                .ok()
+                .and_then(|group| Address::with_secret(&address, group))
+                .ok_or_else(|| Failure::ours(format!("no group {name}")))?
+        }
+    };
     let program = spawn(plan, &address, control, pages)?;
     Ok(Run {
         control,
@@ -328,6 +343,10 @@ fn hurry() {
     let _ = sched::nice().and_then(|nice| sched::set_nice(nice - sched::NICER));
 }
 
+fn pages(bytes: u64) -> i64 {
+    (bytes / PAGE_SIZE as u64) as i64
+}
+
 impl Run {
     fn supervise(
         mut self,
@@ -351,7 +370,8 @@ impl Run {
             let mode = self.control.settings.seal_mode();
             core_file::Cores::new(mode, self.processes.bell(), plan.args.verbose)
         };
-        let mut arbiter = arbiter::Arbiter::new(self.limit, !self.devices.is_empty());
+        let mut arbiter = arbiter::Arbiter::new(!self.devices.is_empty());
+        self.processes.groups.set_run(pages(self.limit));
         let mut usages: Vec<Usage> = self.usages();
         hurry();
         loop {
@@ -365,8 +385,8 @@ impl Run {
             self.processes.settle_loans();
             self.swap.settle();
             self.look_for_strangers(plan, ended_reported.is_none());
-            if let Some(limit) = self.outside.look(&self.processes, &self.unmanaged) {
-                arbiter.set_limit(limit);
+            if let Some(limit) = self.outside.look(&mut self.processes, &self.unmanaged) {
+                self.processes.groups.set_run(pages(limit));
             }
             let pressed = arbiter.turn(&self.processes);
             self.latency
@@ -570,6 +590,13 @@ impl Run {
                 "hugeswap: {}",
                 report::limited_by(&total, self.began.elapsed())
             );
+            for (group, total) in self.groups() {
+                errln!(
+                    "hugeswap: group {}: {}",
+                    group.path,
+                    report::summary(&total)
+                );
+            }
         }
         News::Ended(s, stays).tell(status);
         // Daemons may live on; whoever reads our streams need not wait for them.
@@ -585,7 +612,15 @@ impl Run {
             outside: &self.outside,
             latency_held: self.latency.held(),
         };
-        report::figures(&run, &self.processes.total(), ended)
+        let groups = self.groups();
+        report::figures(&run, &self.processes.total(), &groups, ended)
+    }
+
+    fn groups(&self) -> Vec<(groups::Figures, Box<Stats>)> {
+        let groups = &self.processes.groups;
+        let speak = || self.processes.groups_of_live();
+        let figures = |g| (groups.figures(g, speak()), self.processes.total_of(g));
+        groups.numbers().map(figures).collect()
     }
 
     fn write_stats(&mut self, plan: &Plan<'_>, ended: Option<Status>) {

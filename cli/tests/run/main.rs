@@ -8,6 +8,7 @@ mod compressed;
 mod core_dumps;
 mod errors;
 mod front;
+mod groups;
 mod hostile;
 mod kill;
 mod limits;

@@ -76,7 +76,7 @@ pub(super) fn join(
     let (id, devices, also) = match answer {
         Ok(Reply::Welcome { id, devices, also }) => (id, devices, also),
         Ok(Reply::Refused(e)) | Err(e) => return Err(StartError::NoRun(e)),
-        Ok(Reply::Place(_)) => return Err(StartError::NoRun(Errno::EINVAL)),
+        Ok(Reply::Place(_) | Reply::Group { .. }) => return Err(StartError::NoRun(Errno::EINVAL)),
     };
     let [control, own, rest @ ..] = fds.as_slice() else {
         return Err(StartError::NoRun(Errno::EINVAL));

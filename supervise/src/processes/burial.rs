@@ -60,6 +60,7 @@ impl Processes {
                 }
                 m.hear_page(&mut self.execs);
                 self.past.merge(&m.page().stats, false);
+                self.groups.keep_counters(m.group, &m.page().stats);
             }
         }
     }

@@ -12,6 +12,7 @@ use hugeswap_sys::Errno;
 use super::guests::AT_A_TIME;
 use super::ready::{token, ORPHAN};
 use super::{Member, Processes};
+use crate::groups;
 use crate::life::Id;
 use crate::object::Object;
 use crate::orphans;
@@ -80,7 +81,8 @@ impl Processes {
         let reply = made.map_err(|e| errno(&e)).and_then(|(object, handle)| {
             let id = self.life.promise(by).ok_or(Errno::EAGAIN)?;
             let key = random();
-            let child = Member::new(Arc::new(object), Some(by), key);
+            let group = self.members.get(&by).map_or(groups::RUN, |m| m.group);
+            let child = Member::new(Arc::new(object), Some(by), group, key);
             self.members.insert(id, child);
             if let Some(parent) = self.members.get_mut(&by) {
                 parent.last_place = key;

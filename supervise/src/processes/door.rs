@@ -16,7 +16,7 @@ pub struct Door {
     pub(super) listening: Vec<OwnedFd>,
     /// The second one's file, by which it has a path.
     _path: Option<File>,
-    pub(super) secret: Secret,
+    pub secret: Secret,
     /// For the environment.
     pub address: String,
 }

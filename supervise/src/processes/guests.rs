@@ -14,6 +14,7 @@ use super::engine_threads::lock;
 use super::guest::Guest;
 use super::ready::{token, DOOR, GUEST, LISTENING, PROCESS, SOCKET};
 use super::{Member, Processes, AGAIN};
+use crate::groups;
 use crate::life::Id;
 use crate::object::Object;
 use crate::sys::{self, errno, own, Process};
@@ -174,6 +175,17 @@ impl Processes {
             self.note_declined(&guest, secret);
             return;
         }
+        if let Some(Request::Group {
+            secret,
+            bytes,
+            name,
+        }) = guest.said
+        {
+            let made = self.groups.make(secret, bytes, &name);
+            let reply = made.map_or_else(Reply::Refused, |secret| Reply::Group { secret });
+            let _ = reply.send(guest.socket.as_raw_fd(), &[]);
+            return;
+        }
         match self.admit(&mut guest) {
             Ok(()) => {}
             Err(e) if passes(e) => {
@@ -188,7 +200,7 @@ impl Processes {
 
     /// The program goes on when it has its answer: it is known by then, however soon it is over.
     fn note_declined(&mut self, guest: &Guest, secret: Secret) {
-        if secret == self.door.secret {
+        if self.groups.of_secret(secret).is_some() {
             self.declined.push(guest.pid);
         }
         let _ = Reply::Refused(Errno(libc::EOPNOTSUPP)).send(guest.socket.as_raw_fd(), &[]);
@@ -197,12 +209,14 @@ impl Processes {
     /// Makes the guest a member, if it is one. On an error nothing has changed.
     fn admit(&mut self, guest: &mut Guest) -> Result<(), Errno> {
         let said = guest.said.ok_or(Errno::EINVAL)?;
-        let place = match said {
-            Request::Image { layout, secret } if layout == LAYOUT && secret == self.door.secret => {
-                None
+        let denied = Errno(libc::EPERM);
+        let (place, group) = match said {
+            Request::Image { layout, secret } if layout == LAYOUT => {
+                (None, self.groups.of_secret(secret).ok_or(denied)?)
             }
-            Request::Child { layout, place } if layout == LAYOUT => Some(place),
-            _ => return Err(Errno(libc::EPERM)),
+            // Its place says which.
+            Request::Child { layout, place } if layout == LAYOUT => (Some(place), groups::RUN),
+            _ => return Err(denied),
         };
         let (object, id) = match place {
             None => (Arc::new(Object::new().map_err(|e| errno(&e))?), None),
@@ -221,7 +235,7 @@ impl Processes {
                     self.replace(guest.pid, process);
                 }
                 let id = self.life.begin();
-                self.members.insert(id, Member::new(object, None, 0));
+                self.members.insert(id, Member::new(object, None, group, 0));
                 id
             }
             Some(id) if self.life.speak(id) => id,

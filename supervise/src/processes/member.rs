@@ -25,6 +25,8 @@ pub struct Member {
     pub pid: u32,
     /// Who has asked for its place.
     pub(super) parent: Option<Id>,
+    /// Whose limit holds for it.
+    pub group: usize,
     /// What only its parent and it know.
     pub(super) key: u64,
     /// Of the last place for a child that it was given, the key.
@@ -49,11 +51,12 @@ pub struct Member {
 }
 
 impl Member {
-    pub(super) fn new(object: Arc<Object>, parent: Option<Id>, key: u64) -> Member {
+    pub(super) fn new(object: Arc<Object>, parent: Option<Id>, group: usize, key: u64) -> Member {
         Member {
             object,
             pid: 0,
             parent,
+            group,
             key,
             last_place: 0,
             socket: None,

@@ -29,6 +29,7 @@ use hugeswap_control::stats::Stats;
 use hugeswap_control::{Orders, Writer};
 use hugeswap_sys::futex::{self, Scope};
 
+use super::groups::Groups;
 use super::life::{Id, Life, Stage};
 use super::orphans;
 use super::owners::Swap;
@@ -68,6 +69,7 @@ pub struct Processes {
     members: BTreeMap<Id, Member>,
     pages: Pages,
     sweeps: Sweeps,
+    pub groups: Groups,
     /// Counters of images that are gone.
     past: Box<Stats>,
     /// The run ends: whoever comes is killed.
@@ -93,6 +95,7 @@ impl Processes {
         handed: Vec<OwnedFd>,
         pages: Pages,
     ) -> io::Result<Processes> {
+        let groups = Groups::new(door.secret);
         let userfaultfd = File::options()
             .read(true)
             .write(true)
@@ -125,6 +128,7 @@ impl Processes {
             members: BTreeMap::new(),
             pages,
             sweeps: Sweeps::new(),
+            groups,
             past: Box::default(),
             ends: false,
             has_come: false,
@@ -168,6 +172,11 @@ impl Processes {
         self.live().map(|m| m.pid).collect()
     }
 
+    /// The same, by their groups.
+    pub fn groups_of_live(&self) -> impl Iterator<Item = usize> + '_ {
+        self.live().map(|m| m.group)
+    }
+
     /// Whether `/proc` tells of processes by the numbers that we know them by.
     pub fn sees_proc(&self) -> bool {
         self.proc_is_ours
@@ -184,6 +193,18 @@ impl Processes {
         sum.merge(&self.past, true);
         for m in self.members.values() {
             sum.merge(&m.page().stats, true);
+        }
+        sum
+    }
+
+    /// The same of a group, with the groups within it.
+    pub fn total_of(&self, group: usize) -> Box<Stats> {
+        let sum = Box::<Stats>::default();
+        self.groups.merge_past(group, &sum);
+        for m in self.members.values() {
+            if self.groups.is_within(m.group, group) {
+                sum.merge(&m.page().stats, true);
+            }
         }
         sum
     }
@@ -265,9 +286,17 @@ impl Processes {
     /// Tells each process what it has to know of the others.
     pub fn tell(&self) {
         let all: i64 = self.present().map(|(_, m)| m.charged()).sum();
+        let charges = self.present().map(|(_, m)| (m.group, m.charged()));
+        let sums = self.groups.sums(charges);
         for (id, m) in self.present() {
             let page = m.page();
-            page.others_pages.store((all - m.charged()).max(0), Release);
+            // What is not to be had in its group is as good as taken by others.
+            let others = self
+                .groups
+                .line(m.group)
+                .map(|g| sums[g] + self.groups.less_than_run(g));
+            let others = others.max().unwrap_or(all) - m.charged();
+            page.others_pages.store(others.max(0), Release);
             page.lends.store(self.life.lends(id).into(), Release);
         }
         let sum = |f: fn(&Stats) -> u64| {
