@@ -1,13 +1,11 @@
-//! Orders, swap entries and extents: the words in which folios and the places
-//! they were swapped out to are talked about.
+//! Swap entries and extents: the words in which the places that folios were
+//! swapped out to are talked about.
 
-use super::{PAGE_SIZE, PMD_NR, PMD_ORDER};
+use super::{PAGE_SIZE, PMD_NR};
 use core::num::NonZeroU64;
 
 /// Slots of a cluster: as many as a PMD-sized folio has pages.
 pub const SWAPFILE_CLUSTER: usize = PMD_NR;
-/// Orders that can be swapped as a unit: 4 KiB to 2 MiB.
-pub const SWAP_NR_ORDERS: usize = PMD_ORDER as usize + 1;
 /// Swap devices that can be in use at a time.
 pub const MAX_SWAPFILES: usize = if cfg!(loom) { 2 } else { 32 };
 /// Extents a folio can have: each of its pages may be on its own. (Loom's
@@ -17,62 +15,6 @@ const MAX_EXTENTS: usize = if cfg!(loom) { 4 } else { SWAPFILE_CLUSTER };
 const SLOT_BITS: u32 = 36;
 /// Slots a device can have.
 pub const MAX_SLOTS: u64 = 1 << SLOT_BITS;
-
-/// Size of a folio: `1 << order` base pages, 0 to [`PMD_ORDER`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Order(u8);
-
-impl Order {
-    /// A base page.
-    pub const ZERO: Order = Order(0);
-    /// A PMD-sized folio.
-    pub const PMD: Order = Order(PMD_ORDER);
-
-    /// `None` above [`PMD_ORDER`].
-    pub const fn new(order: u8) -> Option<Order> {
-        if order <= PMD_ORDER {
-            Some(Order(order))
-        } else {
-            None
-        }
-    }
-
-    /// The order of a folio of `bytes`, if it is a power of two of pages.
-    pub const fn from_bytes(bytes: usize) -> Option<Order> {
-        if bytes < PAGE_SIZE || !bytes.is_power_of_two() {
-            return None;
-        }
-        Order::new((bytes / PAGE_SIZE).trailing_zeros() as u8)
-    }
-
-    /// Every order, smallest first.
-    pub fn all() -> impl DoubleEndedIterator<Item = Order> {
-        (0..=PMD_ORDER).map(Order)
-    }
-
-    /// The bare number.
-    #[inline]
-    pub const fn get(self) -> u8 {
-        self.0
-    }
-
-    /// For indexing arrays of [`SWAP_NR_ORDERS`].
-    #[inline]
-    pub const fn index(self) -> usize {
-        self.0 as usize
-    }
-
-    /// Base pages (slots) of a folio of this order.
-    #[inline]
-    pub const fn nr_pages(self) -> usize {
-        1 << self.0
-    }
-
-    /// Bytes of a folio of this order.
-    pub const fn bytes(self) -> usize {
-        PAGE_SIZE << self.0
-    }
-}
 
 /// A swap device, numbered in the order of its adding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -277,16 +219,6 @@ impl core::fmt::Debug for Extents {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn order_limits() {
-        assert_eq!(Order::new(9), Some(Order::PMD));
-        assert_eq!(Order::new(10), None);
-        assert_eq!(Order::from_bytes(64 << 10).map(Order::get), Some(4));
-        assert_eq!(Order::from_bytes(4096 * 3), None);
-        assert_eq!(Order::from_bytes(4 << 20), None);
-        assert_eq!(Order::PMD.bytes(), 2 << 20);
-    }
 
     #[test]
     fn entry_round_trip() {

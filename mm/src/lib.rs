@@ -7,10 +7,7 @@
 mod entry;
 mod mask;
 mod place;
-pub use entry::{
-    DeviceId, Extent, Extents, Order, SwapEntry, MAX_SLOTS, MAX_SWAPFILES, SWAPFILE_CLUSTER,
-    SWAP_NR_ORDERS,
-};
+pub use entry::{DeviceId, Extent, Extents, SwapEntry, MAX_SLOTS, MAX_SWAPFILES, SWAPFILE_CLUSTER};
 pub use mask::PageMask;
 pub use place::{SlotWord, SwapPlace};
 

@@ -1,8 +1,11 @@
 //! A model of the plain allocator of Linux 6.12, to show what ours adds: one device; clusters are scanned
 //! for an aligned run in the kernel's order of attempts, and a folio without one falls back.
 
-use hugeswap_mm::{PMD_ORDER, SWAPFILE_CLUSTER, SWAP_NR_ORDERS};
+use hugeswap_mm::{PMD_ORDER, SWAPFILE_CLUSTER};
 use std::collections::VecDeque;
+
+/// Sizes of folios: `1 << order` pages, 4 KiB to 2 MiB.
+pub const ORDERS: usize = PMD_ORDER as usize + 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -31,10 +34,10 @@ pub struct Linux612 {
     clusters: Vec<Cluster>,
     header: bool,
     free: List,
-    nonfull: [List; SWAP_NR_ORDERS],
-    frag: [List; SWAP_NR_ORDERS],
+    nonfull: [List; ORDERS],
+    frag: [List; ORDERS],
     /// By order: where to go on.
-    next: [Option<(usize, usize)>; SWAP_NR_ORDERS],
+    next: [Option<(usize, usize)>; ORDERS],
 }
 
 impl Linux612 {
@@ -51,7 +54,7 @@ impl Linux612 {
             free: (0..clusters).collect(),
             nonfull: Default::default(),
             frag: Default::default(),
-            next: [None; SWAP_NR_ORDERS],
+            next: [None; ORDERS],
         }
     }
 
@@ -121,8 +124,7 @@ impl Linux612 {
             }
         }
         if order == 0 {
-            let others =
-                (1..SWAP_NR_ORDERS).flat_map(|other| [&self.frag[other], &self.nonfull[other]]);
+            let others = (1..ORDERS).flat_map(|other| [&self.frag[other], &self.nonfull[other]]);
             let idx = others.filter_map(|list| list.front().copied()).next()?;
             return self.scan(idx, 0, order);
         }

@@ -2,13 +2,14 @@
 //! long-lived, given back whole or in pieces, on a device that stays a given
 //! part full.
 
+use super::linux612::ORDERS;
 use super::slots::{Algorithm, Slots};
-use hugeswap_mm::{Extent, Extents, Order, PAGE_SIZE, SWAP_NR_ORDERS};
+use hugeswap_mm::{Extent, Extents, PAGE_SIZE};
 use std::time::Instant;
 
 /// How often each order comes, of 1000: much small, some 64 KiB and 2 MiB, as
 /// a system with every folio size enabled swaps out.
-pub const WEIGHTS: [u32; SWAP_NR_ORDERS] = [400, 80, 100, 80, 140, 60, 50, 40, 30, 20];
+pub const WEIGHTS: [u32; ORDERS] = [400, 80, 100, 80, 140, 60, 50, 40, 30, 20];
 
 /// How the test is run.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +69,7 @@ pub struct Percentiles {
 /// What the test found.
 #[derive(Clone, Debug)]
 pub struct MixedReport {
-    pub orders: [MixedOrder; SWAP_NR_ORDERS],
+    pub orders: [MixedOrder; ORDERS],
     pub alloc: Percentiles,
     pub free: Percentiles,
     pub operations: u64,
@@ -88,15 +89,15 @@ impl XorShift {
         (self.next() % n.max(1) as u64) as usize
     }
 
-    fn order(&mut self) -> Order {
+    fn order(&mut self) -> usize {
         let mut at = self.below(1000) as u32;
-        for (order, weight) in Order::all().zip(WEIGHTS) {
+        for (order, weight) in (0..ORDERS).zip(WEIGHTS) {
             if at < weight {
                 return order;
             }
             at -= weight;
         }
-        Order::ZERO
+        0
     }
 }
 
@@ -172,26 +173,26 @@ struct Mixed {
     clock: u64,
     alloc: Histogram,
     free: Histogram,
-    orders: [MixedOrder; SWAP_NR_ORDERS],
+    orders: [MixedOrder; ORDERS],
 }
 
 impl Mixed {
-    fn fits(&self, order: Order) -> bool {
-        self.used + order.nr_pages() as u64 <= self.target
+    fn fits(&self, order: usize) -> bool {
+        self.used + (1 << order) <= self.target
     }
 
     /// Places one folio. Where the plain algorithm refuses, its pages go one by
     /// one, as the kernel splits it.
-    fn alloc(&mut self, order: Order) {
+    fn alloc(&mut self, order: usize) {
         let start = Instant::now();
-        let placed = self.space.alloc(order.nr_pages(), &mut self.extents);
+        let placed = self.space.alloc(1 << order, &mut self.extents);
         let nanos = start.elapsed().as_nanos() as u64;
         self.alloc.add(nanos.saturating_sub(self.clock));
-        let count = &mut self.orders[order.index()];
+        let count = &mut self.orders[order];
         let long = usize::from(self.random.below(4) == 0);
         if !placed {
             count.failed += 1;
-            for _ in 0..order.nr_pages() {
+            for _ in 0..1 << order {
                 if self.space.alloc(1, &mut self.extents) {
                     self.used += 1;
                     self.generations[long].push(self.extents.to_vec());
@@ -202,7 +203,7 @@ impl Mixed {
         count.placed += 1;
         count.whole += u64::from(self.extents.len() == 1);
         count.extents += self.extents.len() as u64;
-        self.used += order.nr_pages() as u64;
+        self.used += 1 << order;
         self.generations[long].push(self.extents.to_vec());
     }
 
