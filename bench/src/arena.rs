@@ -66,15 +66,15 @@ pub enum Side<'a> {
 }
 
 impl Arena {
-    /// For programs with so much `data`, of which `memory` may be resident.
+    /// For so many programs with so much `data` in all, of which `memory` may be resident.
     pub fn set_up(
         contestant: &Contestant,
         memory: Size,
-        data: Size,
+        (data, programs): (Size, u32),
         swap: &SwapSpec,
         stop: &Interrupt,
     ) -> Result<Arena, Error> {
-        let room = room(data);
+        let room = room(data, programs);
         let grant = match contestant {
             Contestant::Unlimited => Grant::unlimited(),
             Contestant::Hugeswap => {
@@ -319,9 +319,12 @@ fn explicit(path: &Path) -> PathBuf {
     }
 }
 
+/// What each of several programs may have more of swap than it uses, for it is handed out in pieces.
+const PIECES: u64 = 16 * MIB;
+
 /// The same room that the kernel's swap gets.
-fn room(data: Size) -> u64 {
-    data.bytes() + data.bytes() / 4
+fn room(data: Size, programs: u32) -> u64 {
+    data.bytes() + data.bytes() / 4 + u64::from(programs.saturating_sub(1)) * PIECES
 }
 
 /// All that the program prints, or an error as soon as a signal comes.

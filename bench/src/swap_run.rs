@@ -78,7 +78,13 @@ pub fn measure(
     stop: &Interrupt,
     mut tick: impl FnMut(usize),
 ) -> Result<Figures, Error> {
-    let arena = Arena::set_up(contestant, plan.memory, plan.data(), &plan.swap, stop)?;
+    let arena = Arena::set_up(
+        contestant,
+        plan.memory,
+        (plan.data(), plan.processes),
+        &plan.swap,
+        stop,
+    )?;
     let program = std::env::current_exe().map_err(io_error("find this program"))?;
     let mut command = arena.command(program)?;
     command.args(plan.worker().words());

@@ -108,6 +108,34 @@ fn jumps_beside_threads_that_compute() {
     );
 }
 
+/// As many processes as the reference has, each with little memory: there is swap enough for all of them. And its columns.
+#[test]
+fn sixteen_processes() {
+    let line = [
+        "swap-w-seq",
+        "--processes",
+        "16",
+        "--rounds",
+        "3",
+        "--runs",
+        "1",
+        "--memory",
+        "128M",
+        "--size",
+        "256M",
+        "--swap",
+        "ram",
+    ];
+    let document = document(&line);
+    let run = &document["contestants"][0]["runs"][0];
+    assert_eq!(run["rounds"].as_array().unwrap().len(), 16 * 3, "{run}");
+    let output = bench(&line);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for column in ["swap-in, GB/s", "swap-out, GB/s", "huge pages kept"] {
+        assert!(text.contains(column), "{column}: {text}");
+    }
+}
+
 #[test]
 fn every_swap_test() {
     for (name, threads) in [
