@@ -1,9 +1,8 @@
 //! Room on the fast node: cold file pages are moved to the slow one.
 
 use std::io;
-use std::ops::Range;
 
-use super::{now, Daemon};
+use super::{found, now, Daemon};
 use crate::page::{Block, BATCH_BLOCKS, BLOCK_PAGES};
 use crate::place::sum_where;
 use crate::tiers::Route;
@@ -45,22 +44,12 @@ impl Daemon {
             if cold.is_empty() {
                 continue;
             }
-            let wanted: Vec<Range<usize>> = cold
-                .iter()
-                .map(|index| {
-                    let page = (index * BLOCK_PAGES) as usize;
-                    page..page + BLOCK_PAGES as usize
-                })
-                .collect();
+            let wanted = found::pages_of(&cold, 0);
             let Some((window, nodes)) = self.look(&file, first, &wanted) else {
                 continue;
             };
             self.stats.disk_reads += window.disk_reads;
-            let pages: Vec<usize> = nodes
-                .iter()
-                .filter(|&&(_, node)| node == route.to)
-                .map(|&(page, _)| page)
-                .collect();
+            let pages = found::on(&nodes, route.to);
             let folios = self.folios(&window, &pages);
             let needed: u64 = folios.iter().map(|folio| folio.pages).sum();
             if needed == 0 {

@@ -6,6 +6,8 @@
 //! the next thing is due.
 
 mod demote;
+mod found;
+mod phase;
 mod portion;
 mod promote;
 mod scan;
@@ -32,6 +34,7 @@ use crate::tiers::{self, Fast, Room, Route};
 use crate::trace::budget::{Budget, Costs};
 use crate::trace::points::{Kind, Points};
 use crate::trace::Trace;
+use phase::Phase;
 use walk::Walk;
 
 #[derive(Clone, Debug)]
@@ -115,10 +118,7 @@ pub struct Daemon {
     /// What was spent on records since that was last learned, and on how many.
     handled: (u64, u64),
     budget: Budget,
-    /// When the last phase began, and what it took to begin it.
-    phase: (Time, u64),
-    /// Time that the phase stands for.
-    span: Duration,
+    phase: Phase,
     policy: Policy,
     files: Files,
     frames: Option<Frames>,
@@ -135,8 +135,6 @@ pub struct Daemon {
     work: Credit,
     /// What comes next has waited for the rate limit.
     limited: bool,
-    /// Processor time that had gone into moving when the last phase ended.
-    moving: u64,
     /// Activations, at the end of the last interval.
     hints: u64,
     scan: Walk,
@@ -173,10 +171,8 @@ impl Daemon {
             ledger: Ledger::new(sys::cpu_nanos()),
             handling: 500.0,
             handled: (0, 0),
-            phase: (now, 0),
-            span: config.interval,
+            phase: Phase::new(now, config.interval),
             limited: false,
-            moving: 0,
             hints: 0,
             scan: Walk::default(),
             cold: Walk::default(),
@@ -250,13 +246,11 @@ impl Daemon {
         let before = self.ledger;
         self.look_around(begin);
         if self.stats.slow_file_pages > 0 {
-            self.span = self
-                .config
-                .interval
-                .max(ONCE)
-                .max(self.config.limits.gap * 2);
+            let span = self.config.interval.max(ONCE);
+            let span = span.max(self.config.limits.gap * 2);
+            self.phase.span = span;
             self.begin_phase()?;
-            let stopped = self.work_until(begin.after(self.span))?;
+            let stopped = self.work_until(begin.after(span))?;
             self.finish_phase();
             if stopped {
                 return Ok(End::Signal);

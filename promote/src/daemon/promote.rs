@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use super::demote::DEMOTE_PAGES;
+use super::found::{self, Found};
 use super::portion::{Portion, Rest};
 use super::{now, Daemon, WINDOW};
 use crate::files::Skip;
@@ -74,20 +75,12 @@ impl Daemon {
             return Ok(());
         };
         let start = batch.blocks[0] / BATCH_BLOCKS * BATCH_BLOCKS;
-        let wanted: Vec<Range<usize>> = batch
-            .blocks
-            .iter()
-            .map(|block| {
-                let page = ((block - start) * BLOCK_PAGES) as usize;
-                page..page + BLOCK_PAGES as usize
-            })
-            .collect();
+        let wanted = found::pages_of(&batch.blocks, start);
         let Some((mut window, nodes)) = self.look(&file, start * BLOCK_PAGES, &wanted) else {
             self.policy.refuse(batch, now());
             return Ok(());
         };
         let mut outcomes = vec![Outcome::default(); BATCH_BLOCKS as usize];
-        let block_of = |page: usize| page / BLOCK_PAGES as usize;
         let at = now();
         let heat = batch.blocks.iter().map(|&index| {
             let file = batch.file;
@@ -99,26 +92,14 @@ impl Daemon {
             .node(batch.file)
             .and_then(|node| self.fast.near(node));
         let waited = std::mem::take(&mut self.limited);
-        let routes: Vec<Route> = self.config.routes.clone();
-        for &(page, node) in &nodes {
-            if routes.iter().all(|route| route.from != node) {
-                outcomes[block_of(page)].fast += 1;
-                self.stats.numa_hint_page_cache_local += 1;
-            }
-        }
-        for route in routes {
-            let slow: Vec<usize> = nodes
-                .iter()
-                .filter(|&&(_, node)| node == route.from)
-                .map(|&(page, _)| page)
-                .collect();
-            if slow.is_empty() {
-                continue;
-            }
+        let found = Found::sort(&nodes, &self.config.routes, &mut outcomes);
+        self.stats.numa_hint_page_cache_local += found.fast;
+        for (route, slow) in found.slow {
+            let pages = slow.len() as u64;
             if waited {
-                self.stats.rate_limited += slow.len() as u64;
+                self.stats.rate_limited += pages;
             }
-            let route = self.route_near(route, near, slow.len() as u64);
+            let route = found::near(route, near, pages, |to| self.room(to, now()));
             self.promote_from(route, &mut window, &slow, heat, &mut outcomes)?;
         }
         self.stats.disk_reads += window.disk_reads;
@@ -132,14 +113,6 @@ impl Daemon {
             self.policy.done(block, outcome, done);
         }
         Ok(())
-    }
-
-    /// The route to the fast node that is near the readers, if there is room.
-    fn route_near(&mut self, route: Route, near: Option<u32>, pages: u64) -> Route {
-        match near.filter(|&to| to != route.from) {
-            Some(to) if self.room(to, now()) >= pages => Route { to, ..route },
-            _ => route,
-        }
     }
 
     /// A window of a file and the nodes of the wanted pages.

@@ -23,9 +23,8 @@ impl Daemon {
         if !self.paces.switch.due(begin) {
             return Duration::ZERO;
         }
-        self.span = begin.since(self.phase.0).max(self.config.interval);
-        self.phase.0 = begin;
-        self.budget.on_time(self.span, self.config.interval)
+        let span = self.phase.begin(begin, self.config.interval);
+        self.budget.on_time(span, self.config.interval)
     }
 
     pub(super) fn begin_phase(&mut self) -> io::Result<()> {
@@ -39,10 +38,11 @@ impl Daemon {
         let (watched, online) = self.trace.processors();
         self.stats.processors_watched = watched;
         self.stats.processors = online;
-        self.phase.1 = self.enter(For::Fixed);
+        self.phase.cost = self.enter(For::Fixed);
         if tmpfs {
             // This is paid from elsewhere.
-            self.phase.1 = self.phase.1.saturating_sub(self.trace.tmpfs_switch());
+            let cost = self.phase.cost.saturating_sub(self.trace.tmpfs_switch());
+            self.phase.cost = cost;
         }
         Ok(())
     }
@@ -155,7 +155,7 @@ impl Daemon {
         }
         let costs = self.costs();
         let spent = costs.of(self.trace.so_far(costs));
-        spent > self.span.mul_f64(self.budget.share())
+        self.phase.is_overspent(spent, self.budget.share())
     }
 
     /// What a hit and a record cost, with what we do about a record.
@@ -189,19 +189,15 @@ impl Daemon {
         let costs = self.costs();
         self.enter(For::Fixed);
         let phase = self.trace.stop(costs);
-        let cost = self.phase.1 + self.enter(For::Fixed);
-        self.paces.switch.done(self.phase.0, cost);
+        let cost = self.phase.cost + self.enter(For::Fixed);
+        self.paces.switch.done(self.phase.begun, cost);
         // What came between the last look and the end.
         self.empty_rings();
-        self.stats.sample_duty = phase.on.as_secs_f64() / self.span.as_secs_f64();
+        self.stats.sample_duty = self.phase.share(phase.on);
         self.stats.sample_period = self.period();
-        let share = costs.of(phase).as_secs_f64() / self.span.as_secs_f64();
-        self.stats.overhead_sampling = share;
-        // What is moved is worth a quarter as much watching, up to an eighth of the work budget.
+        self.stats.overhead_sampling = self.phase.share(costs.of(phase));
         let moving = self.ledger.of(For::Moving);
-        let moved = (moving - self.moving) as f64 / self.span.as_nanos() as f64;
-        self.moving = moving;
-        self.budget.allow((moved / 4.0).min(self.config.work / 8.0));
+        self.budget.allow(self.phase.end(moving, self.config.work));
         self.budget.learn(phase, costs);
     }
 }
