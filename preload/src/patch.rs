@@ -6,7 +6,8 @@
 
 use crate::arch::{jump_to, JUMP};
 use core::ffi::{c_void, CStr};
-use hugeswap::sys::{mem, Errno};
+use hugeswap::sys::syscall::syscall;
+use hugeswap::sys::{fd, mem, Errno};
 
 /// Why a function cannot be replaced.
 #[derive(Debug)]
@@ -89,6 +90,18 @@ pub unsafe fn redirect(name: &'static CStr, from: usize, to: usize) -> Result<()
         return Err(PatchError::Unknown(name));
     }
     let code = jump_to(to);
+    // Where writable code is forbidden (PR_SET_MDWE, or a filter of system calls), which outlives exec, the
+    // kernel still writes as a debugger does.
+    // SAFETY: passed on.
+    match unsafe { write_code(from, &code) } {
+        Err(PatchError::Protect(_)) if write_as_debugger(from, &code) => Ok(()),
+        result => result,
+    }
+}
+
+/// # Safety
+/// See [`redirect`].
+unsafe fn write_code(from: usize, code: &[u8; JUMP]) -> Result<(), PatchError> {
     let page = hugeswap::mm::PAGE_SIZE;
     let start = from & !(page - 1);
     let len = (from + JUMP).next_multiple_of(page) - start;
@@ -103,4 +116,20 @@ pub unsafe fn redirect(name: &'static CStr, from: usize, to: usize) -> Result<()
         core::ptr::copy_nonoverlapping(code.as_ptr(), from as *mut u8, JUMP);
         mem::mprotect(start, len, libc::PROT_READ | libc::PROT_EXEC).map_err(PatchError::Protect)
     }
+}
+
+/// By `/proc/self/mem`; whether all of it was written.
+fn write_as_debugger(at: usize, code: &[u8; JUMP]) -> bool {
+    let path = c"/proc/self/mem".as_ptr() as usize;
+    let flags = (libc::O_WRONLY | libc::O_CLOEXEC) as usize;
+    let args = [libc::AT_FDCWD as usize, path, flags, 0];
+    // SAFETY: a constant path.
+    let Ok(file) = (unsafe { syscall(libc::SYS_openat, args) }) else {
+        return false;
+    };
+    let args = [file, code.as_ptr() as usize, JUMP, at];
+    // SAFETY: the bytes outlive the call; what they take the place of is the caller's affair.
+    let written = unsafe { syscall(libc::SYS_pwrite64, args) };
+    fd::close(file as i32);
+    written == Ok(JUMP)
 }
