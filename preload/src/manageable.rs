@@ -16,7 +16,6 @@ pub fn is_ordinary(prot: i32, flags: i32) -> bool {
         && flags & libc::MAP_ANONYMOUS != 0
         && flags & SPECIAL == 0
         && prot & libc::PROT_EXEC == 0
-        && prot & !(RW | libc::PROT_EXEC) == 0
 }
 
 /// Whether there are tables for these addresses. With five levels of page tables the kernel has more of
@@ -25,9 +24,12 @@ pub fn can_be_managed(at: usize, len: usize) -> bool {
     at.checked_add(len).is_some_and(|end| end <= TOP)
 }
 
+/// Of a protection, what the kernel looks at: not PROT_SEM, nor what has no meaning.
+pub const PROT: i32 = RW | libc::PROT_EXEC;
+
 /// Whether the engine may move pages of this protection.
 pub fn is_writable(prot: i32) -> bool {
-    prot == RW
+    prot & PROT == RW
 }
 
 /// Whole pages; None for none, or too many.

@@ -5,7 +5,7 @@
 
 use crate::bare::{lay_bare, refill};
 use crate::frame::Result;
-use crate::manageable::{can_be_managed, is_ordinary, is_writable, pages, RW, TOP};
+use crate::manageable::{can_be_managed, is_ordinary, is_writable, pages, PROT, RW, TOP};
 use crate::maps::{self, holes};
 use crate::state::{state, Area};
 use crate::stretch::reserve;
@@ -18,8 +18,9 @@ use hugeswap::sys::{mem, syscall, Errno};
 const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 
 pub fn mmap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
-    let (prot, flags) = (a[2] as i32, a[3] as i32);
-    let Some(len) = pages(a[1]) else {
+    let (prot, flags) = (a[2] as i32 & PROT, a[3] as i32);
+    // The kernel wants an offset of whole pages also where it does not use it.
+    let Some(len) = pages(a[1]).filter(|_| a[5] % PAGE_SIZE == 0) else {
         // SAFETY: the program's own call.
         return check(unsafe { raw(libc::SYS_mmap, a) });
     };

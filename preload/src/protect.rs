@@ -3,7 +3,7 @@
 
 use crate::bare::lay_bare;
 use crate::frame::Result;
-use crate::manageable::{is_writable, pages, RW, TOP};
+use crate::manageable::{is_writable, pages, PROT, RW, TOP};
 use crate::state::state;
 use crate::stretch::reserve;
 use crate::{lock, maps};
@@ -36,7 +36,7 @@ pub fn mprotect(e: &Engine, bell: usize, a: [usize; 6], key: Option<i32>) -> Res
         plain()?;
         return Ok(0);
     }
-    let made_apart = match prot {
+    let made_apart = match prot & PROT {
         libc::PROT_NONE => set_apart(addr, end),
         _ => vec![],
     };
@@ -45,7 +45,7 @@ pub fn mprotect(e: &Engine, bell: usize, a: [usize; 6], key: Option<i32>) -> Res
         learn(e, bell, &ours);
         return Err(err);
     }
-    if prot != libc::PROT_NONE {
+    if prot & PROT != libc::PROT_NONE {
         let apart = state().lock().apart.overlaps(addr, end);
         join(&apart);
     }
