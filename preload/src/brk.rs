@@ -5,6 +5,7 @@ use crate::{lock, map};
 use hugeswap::engine::Engine;
 use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
 use hugeswap::sync::Mutex;
+use hugeswap::sys::syscall::raw;
 use hugeswap::sys::{mem, Errno};
 
 /// Addresses kept for it.
@@ -76,12 +77,30 @@ pub fn brk(e: &Engine, bell: usize, addr: usize) -> Result<usize, Errno> {
     if h.start == 0 {
         return Err(Errno(libc::ENOSYS));
     }
-    if addr < h.start {
-        // The kernel says where the break is, and changes nothing; the C library takes that for success.
-        // SAFETY: the C library's own variable.
-        unsafe { (h.curbrk as *mut usize).write(h.now) };
-        return Ok(0);
+    // Of an address below its start the kernel says where the break is, and changes nothing; the C library takes
+    // that for success.
+    if addr >= h.start {
+        set(e, bell, &mut h, addr)?;
     }
+    // SAFETY: the C library's own variable.
+    unsafe { (h.curbrk as *mut usize).write(h.now) };
+    Ok(0)
+}
+
+/// As the system call: where the break is afterwards. The C library does not learn of it.
+pub fn by_number(e: &Engine, bell: usize, addr: usize) -> usize {
+    let mut h = HEAP.lock();
+    if h.start == 0 {
+        // SAFETY: the program's own call.
+        return unsafe { raw(libc::SYS_brk, [addr, 0, 0, 0, 0, 0]) } as usize;
+    }
+    if addr >= h.start {
+        let _ = set(e, bell, &mut h, addr);
+    }
+    h.now
+}
+
+fn set(e: &Engine, bell: usize, h: &mut Heap, addr: usize) -> Result<(), Errno> {
     if addr > h.end || addr - h.start > limit() {
         return Err(Errno::ENOMEM);
     }
@@ -117,7 +136,5 @@ pub fn brk(e: &Engine, bell: usize, addr: usize) -> Result<usize, Errno> {
         lock::mapped(e, from, to - from).map_err(|_| Errno::ENOMEM)?;
     }
     h.now = addr;
-    // SAFETY: the C library's own variable.
-    unsafe { (h.curbrk as *mut usize).write(addr) };
-    Ok(0)
+    Ok(())
 }

@@ -40,6 +40,8 @@ pub const THREAD_ENDS: usize = 17;
 pub const MINCORE: usize = 27;
 /// The supervisor is to get a socket.
 pub const DOOR: usize = 28;
+/// brk by syscall(2), which says where the break is.
+pub const BRK_BY_NUMBER: usize = 29;
 
 /// A call, on the hook's stack.
 #[repr(C)]

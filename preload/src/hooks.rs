@@ -5,9 +5,9 @@
 //! signals blocked (see `entry`, `gate`). The state's lock is not held while waiting for a transfer.
 
 use crate::frame::{
-    Frame, BRK, CLONE, CLONE3, DOOR, FORK, MADVISE, MINCORE, MLOCK, MLOCK2, MLOCKALL, MMAP,
-    MPROTECT, MREMAP, MUNLOCK, MUNLOCKALL, MUNMAP, PIN, PKEY_MPROTECT, PROCESS_MADVISE, RELEASE,
-    RIGHTS, SANDBOX, SETNS, SHMAT, SHMDT, THREAD_ENDS, UNSHARE,
+    Frame, BRK, BRK_BY_NUMBER, CLONE, CLONE3, DOOR, FORK, MADVISE, MINCORE, MLOCK, MLOCK2,
+    MLOCKALL, MMAP, MPROTECT, MREMAP, MUNLOCK, MUNLOCKALL, MUNMAP, PIN, PKEY_MPROTECT,
+    PROCESS_MADVISE, RELEASE, RIGHTS, SANDBOX, SETNS, SHMAT, SHMDT, THREAD_ENDS, UNSHARE,
 };
 use crate::state::state;
 use crate::{
@@ -42,6 +42,7 @@ pub fn plain(call: usize, a: [usize; 6]) -> i64 {
         PKEY_MPROTECT => libc::SYS_pkey_mprotect,
         UNSHARE => libc::SYS_unshare,
         SETNS => libc::SYS_setns,
+        BRK_BY_NUMBER => libc::SYS_brk,
         _ => return -(libc::ENOSYS as i64),
     };
     // SAFETY: the kernel call that the caller asked for, with the caller's arguments.
@@ -90,6 +91,7 @@ fn dispatch(f: &mut Frame) {
         PROCESS_MADVISE => advise::process_madvise(e, bell, a),
         MREMAP => remap::mremap(e, bell, a),
         BRK => brk::brk(e, bell, a[0]),
+        BRK_BY_NUMBER => Ok(brk::by_number(e, bell, a[0])),
         MINCORE => look::mincore(a),
         SHMAT => map::attach(e, bell, a),
         SHMDT => map::detach(e, bell, a[0]),

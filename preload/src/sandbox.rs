@@ -244,7 +244,7 @@ pub fn refused(call: usize, a: [usize; 6]) -> Option<i64> {
         frame::MUNLOCKALL => (libc::SYS_munlockall, a),
         // Done twice these would not be the same: one that does nothing.
         frame::MREMAP => (libc::SYS_mremap, [a[0], a[1], a[1], 0, 0, 0]),
-        frame::BRK => (libc::SYS_brk, [0; 6]),
+        frame::BRK | frame::BRK_BY_NUMBER => (libc::SYS_brk, [0; 6]),
         _ => return None,
     };
     if is_allowed(nr, a) {

@@ -58,6 +58,7 @@ global_asm!(
     "hugeswap_number 10, {MPROTECT}",
     "hugeswap_number 28, {MADVISE}",
     "hugeswap_number 25, {MREMAP}",
+    "hugeswap_number 12, {BRK_BY_NUMBER}",
     "cmp rdi, 57",
     "je 5f",
     "hugeswap_number 149, {MLOCK}",
@@ -276,4 +277,5 @@ global_asm!(
     RIGHTS = const frame::RIGHTS,
     MINCORE = const frame::MINCORE,
     DOOR = const frame::DOOR,
+    BRK_BY_NUMBER = const frame::BRK_BY_NUMBER,
 );
