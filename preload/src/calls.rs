@@ -9,6 +9,7 @@ use crate::frame::{to_c, CLONE, CLONE3};
 use crate::{alone, release, resident, sandbox};
 use hugeswap::sys::mem;
 use hugeswap::sys::syscall::raw;
+use hugeswap::sys::thread;
 
 /// `syscall(SYS_seccomp, ...)`. A filter for all threads is one for the caller where the program has
 /// no other: the engine's threads need calls that the program does not, and refuse it.
@@ -96,6 +97,9 @@ extern "C-unwind" fn hugeswap_prctl(
             libc::SECCOMP_MODE_STRICT => return to_c(strict_mode(libc::SYS_prctl, args)),
             _ => {}
         }
+    }
+    if option == libc::PR_SET_TSC && a1 == libc::PR_TSC_SIGSEGV as usize {
+        thread::ask_kernel_for_time();
     }
     // SAFETY: the call that the program asked for, with its arguments.
     to_c(unsafe { raw(libc::SYS_prctl, args) })

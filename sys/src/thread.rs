@@ -9,6 +9,7 @@ use super::arch;
 use super::mem::{madvise, map_threads_own};
 pub use super::syscall::gettid;
 use super::syscall::{syscall, Errno};
+use core::sync::atomic::{AtomicBool, Ordering::*};
 
 const STACK: usize = 256 << 10;
 /// Below the thread pointer: room for every static TLS variable a stray call into the C library
@@ -184,12 +185,27 @@ pub fn end_killed() -> ! {
     exit_group(128 + libc::SIGKILL)
 }
 
+/// Set where the program has forbidden itself to read the processor's counter.
+static ASK_KERNEL: AtomicBool = AtomicBool::new(false);
+
+/// The program is about to forbid itself to read the processor's counter (PR_SET_TSC): its threads get a signal where
+/// they do, and so do those that they start. From here on the time is asked of the kernel.
+pub fn ask_kernel_for_time() {
+    ASK_KERNEL.store(true, Release);
+}
+
 /// Nanoseconds of the monotonic clock.
 pub fn now_ns() -> u64 {
     let mut ts = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
+    if ASK_KERNEL.load(Relaxed) {
+        let args = [libc::CLOCK_MONOTONIC as usize, &raw mut ts as usize];
+        // SAFETY: the structure outlives the call.
+        let _ = unsafe { syscall(libc::SYS_clock_gettime, args) };
+        return ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64;
+    }
     // The C library answers from the vDSO without a system call and touches no TLS.
     // SAFETY: the structure outlives the call.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut ts) };

@@ -15,6 +15,7 @@ mod limits;
 mod lives;
 mod memory;
 mod outside;
+mod own_state;
 mod pass_through;
 mod processes;
 mod programs;

@@ -43,6 +43,12 @@ global_asm!(
     "test rax, rax",
     "jnz 2f",
     "xor ebp, ebp",
+    // What the program's thread has set of its own is not for this one: exceptions of floating point that it
+    // wants to see, another rounding, single steps, alignment checks.
+    "push 2",
+    "popfq",
+    "fninit",
+    "ldmxcsr [rip + hugeswap_mxcsr]",
     // Where the program was is none of its business: chdir("/"). The file system there stays free.
     "mov eax, 80",
     "lea rdi, [rip + hugeswap_root]",
@@ -55,6 +61,8 @@ global_asm!(
     "syscall",
     "ud2",
     "2: ret",
+    ".balign 4",
+    "hugeswap_mxcsr: .long 0x1f80",
     "hugeswap_root: .asciz \"/\"",
 );
 

@@ -6,6 +6,10 @@ use super::TID;
 use crate::{frame, gate};
 use core::arch::global_asm;
 
+/// Of the processor's flags: after each instruction, and at addresses that are not aligned, there is a signal.
+const TRAP_FLAG: u32 = 1 << 8;
+const ALIGNMENT_FLAG: u32 = 1 << 18;
+
 global_asm!(
     ".macro hugeswap_entry name, number",
     ".global \\name",
@@ -172,8 +176,9 @@ global_asm!(
     ".cfi_offset rbx, -24",
     "push r12",
     ".cfi_offset r12, -32",
-    // Seven words for the hook, and the signals that the program has blocked.
-    "sub rsp, 64",
+    // Seven words for the hook, the signals that the program has blocked, its flags.
+    "pushfq",
+    "sub rsp, 72",
     "mov [rsp], rdi",
     "mov [rsp+8], rsi",
     "mov [rsp+16], rdx",
@@ -199,7 +204,12 @@ global_asm!(
     "cmp eax, {CLONE3}",
     "jne 6f",
     // rt_sigprocmask(SIG_SETMASK, all, old, 8), here: no function of ours is ever interrupted.
-    "5: mov eax, 14",
+    // Nor steps or alignment checks of the program's: their signals would end it, blocked as they are.
+    "5: test dword ptr [rsp+72], {TELLING}",
+    "jz 7f",
+    "push 2",
+    "popfq",
+    "7: mov eax, 14",
     "mov edi, 2",
     "lea rsi, [rip + hugeswap_all_signals]",
     "lea rdx, [rsp+56]",
@@ -223,8 +233,12 @@ global_asm!(
     "mov r10d, 8",
     "syscall",
     "mov rax, rbx",
+    "test dword ptr [rsp+72], {TELLING}",
+    "jz 1f",
+    "push qword ptr [rsp+72]",
+    "popfq",
     "1:",
-    "add rsp, 64",
+    "add rsp, 80",
     "pop r12",
     "pop rbx",
     "pop rbp",
@@ -248,6 +262,7 @@ global_asm!(
     ".balign 8",
     "hugeswap_all_signals: .quad -1",
     tid = const TID,
+    TELLING = const TRAP_FLAG | ALIGNMENT_FLAG,
     delegating = sym gate::DELEGATING,
     MMAP = const frame::MMAP,
     MUNMAP = const frame::MUNMAP,

@@ -36,13 +36,14 @@ pub const MAP_SPECIAL: i32 = libc::MAP_32BIT;
 pub const CLONE_CHILD_TID: usize = 3;
 
 /// The bytes of [`jump_to`].
-pub const JUMP: usize = 14;
+pub const JUMP: usize = 16;
 
-/// `jmp [rip+0]` and the address.
+/// `jmp [rip+2]`, two bytes that nobody runs, and the address, which is aligned as functions are: the program may
+/// want a signal for what is not.
 pub fn jump_to(to: usize) -> [u8; JUMP] {
-    let mut code = [0u8; JUMP];
-    code[..6].copy_from_slice(&[0xff, 0x25, 0, 0, 0, 0]);
-    code[6..].copy_from_slice(&to.to_le_bytes());
+    let mut code = [0xccu8; JUMP];
+    code[..6].copy_from_slice(&[0xff, 0x25, 2, 0, 0, 0]);
+    code[8..].copy_from_slice(&to.to_le_bytes());
     code
 }
 
