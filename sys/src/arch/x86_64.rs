@@ -123,8 +123,16 @@ pub fn thread_pointer() -> usize {
 
 /// Lets the calling thread read and write memory of every protection key.
 pub fn open_all_keys() {
+    // SAFETY: every x86-64 processor has the instruction. Newer compilers know that by themselves.
+    #[allow(unused_unsafe)]
+    let leaf = |leaf| unsafe {
+        match __cpuid(0).eax >= leaf {
+            true => __cpuid_count(leaf, 0).ecx,
+            false => 0,
+        }
+    };
     // The operating system uses the keys.
-    let has_keys = __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ecx & 1 << 4 != 0;
+    let has_keys = leaf(7) & 1 << 4 != 0;
     if has_keys {
         // SAFETY: the processor has the instruction; it changes what this thread may reach, and no memory.
         unsafe {
