@@ -48,6 +48,12 @@ pub enum Command {
     /// One run of a benchmark's workload; prints one JSON object per round
     #[command(hide = true)]
     BenchWorker(WorkerArgs),
+    /// The program of the run that 'doctor' tries
+    #[command(hide = true, name = crate::doctor::trial::NAME)]
+    TrialProgram {
+        #[arg(value_parser = ["child"])]
+        what: Option<String>,
+    },
     /// Takes down what a killed benchmark left behind
     #[command(hide = true)]
     Janitor,

@@ -4,6 +4,7 @@
 mod check;
 mod checks;
 mod promote;
+pub mod trial;
 
 pub use check::{Check, Verdict};
 
@@ -49,7 +50,11 @@ fn works(checks: &[Check]) -> bool {
 pub fn run(args: &DoctorArgs) -> ExitCode {
     // What is tried with files may meet a limit of their size.
     os::ignore_file_size_signal();
-    let checks = checks::all(&args.swap);
+    let mut checks = checks::all(&args.swap);
+    // What is missing has been said.
+    if checks.iter().all(|c| c.verdict < Verdict::Missing) {
+        checks.push(trial::check());
+    }
     let promote = promote::all();
     let works = works(&checks);
     if args.json {

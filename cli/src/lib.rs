@@ -40,6 +40,7 @@ pub fn main() -> ExitCode {
         Command::Promote(args) => promote::run(&args),
         Command::Bench(args) => hugeswap_bench::run(args),
         Command::BenchWorker(args) => hugeswap_bench::worker::run(&args),
+        Command::TrialProgram { what } => doctor::trial::program(what.is_some()),
         Command::Janitor => undo::janitor(),
         Command::Completions { shell } => man::completions(shell),
         Command::Man { subcommand } => man::page(&subcommand),

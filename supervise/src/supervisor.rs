@@ -567,6 +567,11 @@ impl Run {
         if !self.processes.have_come() && matches!(s, Status::Exited(code) if code != 127) {
             self.unmanaged.never_came(&plan.path.display().to_string());
         }
+        if !self.processes.have_come()
+            && matches!(s, Status::Killed(signal) if is_of_a_fault(signal))
+        {
+            errln!("{DIED_AT_START}");
+        }
         let all = self.unmanaged.count_all();
         if plan.args.strict && all > known {
             errln!("{STRICT_ENDS}");
@@ -668,6 +673,18 @@ impl Run {
         })?;
         Ok(result)
     }
+}
+
+/// The program may have done it by itself, but has hardly begun.
+const DIED_AT_START: &str =
+    "hugeswap: the program died before hugeswap could start in it; the library may be damaged: \
+                             'hugeswap doctor' tries it";
+
+fn is_of_a_fault(signal: i32) -> bool {
+    matches!(
+        signal,
+        libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGTRAP | libc::SIGABRT
+    )
 }
 
 /// So long a program that all of its group is stopped with may take to stop, before the front goes on as it does.

@@ -449,6 +449,42 @@ fn a_link_to_nothing() {
     assert!(line.contains("is a link"), "{line}");
 }
 
+/// The loader can load it, but what is in it is wrong: `doctor` finds that by a run, and a run says what it found.
+#[test]
+fn a_library_that_is_damaged_inside() {
+    let _machine = machine();
+    let dir = Dir::new("damaged");
+    let mut bytes = fs::read(library()).unwrap();
+    // The name of a function that is looked for.
+    let name = b"\0mlockall\0";
+    let places: Vec<usize> = (0..bytes.len() - name.len())
+        .filter(|&at| bytes[at..].starts_with(name))
+        .collect();
+    assert!(!places.is_empty());
+    for at in places {
+        bytes[at + 1] = b'X';
+    }
+    let damaged = dir.join("damaged.so");
+    fs::write(&damaged, &bytes).unwrap();
+    let command = |line: &[&str]| {
+        let mut command = Command::new(hugeswap());
+        command.args(line).env("HUGESWAP_PRELOAD", &damaged);
+        command.output().unwrap()
+    };
+    let output = command(&["doctor", "--swap", "/var/tmp"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("ok       preload library"), "{text}");
+    let line = text.lines().find(|l| l.contains("MISSING  trial run"));
+    assert!(line.is_some_and(|l| l.contains("Xlockall")), "{text}");
+    let run = [
+        "run", "--memory", "64M", "--swap", "ram", "--", "echo", "went on",
+    ];
+    let output = command(&run);
+    assert_eq!(output.status.code(), Some(71), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+}
+
 /// It would be passed over by the loader, and the program run unmanaged.
 #[test]
 fn a_damaged_library() {
