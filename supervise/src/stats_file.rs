@@ -120,10 +120,16 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     made.or_else(|e| {
         let _ = fs::remove_file(&new);
         match old {
-            Some(_) if e.kind() != io::ErrorKind::StorageFull => over(),
+            Some(_) if !has_no_room(&e) => over(),
             _ => Err(e),
         }
     })
+}
+
+/// What is there would only be lost.
+fn has_no_room(e: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(e.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
 fn make(path: &Path, old: Option<&Metadata>, text: &[u8]) -> io::Result<()> {
@@ -260,6 +266,15 @@ fn write_each(mut to: Destination, shared: &Shared, path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_quota_is_no_reason_to_write_over_what_is_there() {
+        let is_full = |errno| has_no_room(&io::Error::from_raw_os_error(errno));
+        assert!([libc::ENOSPC, libc::EDQUOT, libc::EFBIG]
+            .into_iter()
+            .all(is_full));
+        assert!(!is_full(libc::EACCES));
+    }
 
     #[test]
     fn descriptors_by_name() {

@@ -91,6 +91,25 @@ fn disk_full_strictly() {
     assert_eq!(done.stdout, "", "{done}");
 }
 
+/// Of the disk there is enough, but not for everybody.
+#[test]
+fn quota_reached() {
+    let disk = Mount::with_quota(700, 100);
+    let run = || {
+        Run::new(64, hog("224"))
+            .above(320)
+            .swap(disk.path())
+            .option("--swap-size=300M")
+    };
+    let done = run().ok();
+    went_on_above(&done);
+    assert!(done.stderr.contains("quota"), "{done}");
+    assert_eq!(done.counter("pages_poisoned"), 0, "{done}");
+    let done = run().option("--strict").go();
+    assert_eq!(done.code(), Some(137), "{done}");
+    assert_eq!(done.stdout, "", "{done}");
+}
+
 /// Two devices: the second is used when the first is full.
 #[test]
 fn a_second_device_takes_over() {

@@ -689,7 +689,7 @@ impl<'e> Reclaim<'e> {
 const NO_ROOM_IN_SWAP: [&str; 2] = [
     "swap is full and --strict was given: ending the program. \
      Give a larger --swap-size, another --swap, or more --memory",
-    "warning: swap is full, or its disk; the program goes on above its memory limit. \
+    "warning: swap is full, or its disk, or a quota there; the program goes on above its memory limit. \
      Give --swap-size, or a larger one, or another --swap",
 ];
 const NO_ROOM_IN_MEMORY: [&str; 2] = [

@@ -73,6 +73,34 @@ impl Mount {
         })
     }
 
+    /// Of which so much may be used.
+    pub fn with_quota(megabytes: u64, quota: u64) -> Mount {
+        let dir = Dir::new("quota");
+        let image = dir.join("image");
+        fs::File::create(&image)
+            .and_then(|f| f.set_len(megabytes << 20))
+            .unwrap();
+        let command = |name: &str| {
+            let mut c = Command::new(name);
+            c.env("PATH", path_with_sbin());
+            c
+        };
+        done(command("mkfs.btrfs").arg("-q").arg(&image));
+        let mount = Mount::at(dir, |at| {
+            let mut c = Command::new("mount");
+            c.args(["-o", "loop"]).arg(&image).arg(at);
+            c
+        });
+        let at = mount.path();
+        done(command("btrfs").args(["quota", "enable"]).arg(at));
+        done(
+            command("btrfs")
+                .args(["qgroup", "limit", &format!("{quota}M")])
+                .arg(at),
+        );
+        mount
+    }
+
     pub fn tmpfs(options: &str) -> Mount {
         Mount::at(Dir::new("tmpfs"), |at| {
             let mut c = Command::new("mount");
