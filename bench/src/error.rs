@@ -76,7 +76,7 @@ impl fmt::Display for Error {
             Error::Wrong { who, what } => write!(f, "WRONG RESULT under {who}: {what}"),
             Error::Missing(package) => write!(
                 f,
-                "needs {package}: install it, as with 'apt-get install {package}'"
+                "{package} is not installed: 'apt-get install {package}' does that"
             ),
             Error::TooLong => f.write_str("the program was not done in time"),
             Error::StoodStill => f.write_str("the machine stood still for some seconds"),

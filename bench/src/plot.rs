@@ -17,7 +17,9 @@ pub struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
-const WIDTH: u32 = 860;
+const WIDTH: u32 = 900;
+/// The room for what stands before a bar.
+const LABELS: i32 = 270;
 const REACHED: RGBColor = RGBColor(0, 114, 178);
 const SHORT: RGBColor = RGBColor(230, 159, 0);
 const TARGET: RGBColor = RGBColor(0, 0, 0);
@@ -47,14 +49,14 @@ fn draw_bars(svg: &mut String, bars: &[Bar], axis: &str) -> Result {
     };
     let low = values().fold(0.5, f64::min) * 0.8;
     let high = values().fold(2.0, f64::max) * 1.6;
-    let height = 60 + 26 * bars.len() as u32;
+    let height = 70 + 26 * bars.len() as u32;
     let root = SVGBackend::with_string(svg, (WIDTH, height)).into_drawing_area();
     root.fill(&WHITE)?;
     let rows = bars.len() as f64;
     let mut chart = ChartBuilder::on(&root)
         .margin(8)
-        .margin_left(230)
-        .x_label_area_size(30)
+        .margin_left(LABELS)
+        .x_label_area_size(40)
         .build_cartesian_2d((low..high).log_scale(), 0.0..rows)?;
     chart
         .configure_mesh()
@@ -62,6 +64,9 @@ fn draw_bars(svg: &mut String, bars: &[Bar], axis: &str) -> Result {
         .disable_y_axis()
         .x_label_formatter(&|x| format!("{x}"))
         .x_desc(axis)
+        // Else they are a share of the height, and few bars have none that can be read.
+        .label_style(("sans-serif", 12))
+        .axis_desc_style(("sans-serif", 12))
         .light_line_style(WHITE)
         .draw()?;
     for (row, bar) in bars.iter().enumerate() {
@@ -182,6 +187,21 @@ mod tests {
             let through = *figure..*figure + 30.0;
             assert!(!through.contains(&mark), "{figure} {mark}");
         }
+    }
+
+    #[test]
+    fn a_single_bar_has_words_that_can_be_read() {
+        let bar = Bar {
+            label: "swap-stride (2), zram lz4, all mTHP".into(),
+            value: 3.0,
+            target: None,
+        };
+        let svg = bars(&[bar], "times as fast").unwrap();
+        let sizes = numbers(&svg, "text", "font-size");
+        assert!(
+            !sizes.is_empty() && sizes.iter().all(|&s| s >= 9.0),
+            "{sizes:?}"
+        );
     }
 
     #[test]

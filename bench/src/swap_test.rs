@@ -163,12 +163,15 @@ fn heading(plan: &Plan) -> String {
         n => format!(" beside {}", plural(n.into(), "busy thread")),
     };
     format!(
-        "{}: {processes}{threads}{busy}, {} over {} of memory, {}, swap {}, median of {}",
+        "{}: {processes}{threads}{busy}, {} over {} of memory, {}, swap {}, {}",
         plan.workload.name,
         plan.data(),
         plan.memory,
         plural(plan.rounds, "round"),
         plan.swap,
-        plural(plan.runs.into(), "run"),
+        match plan.runs {
+            1 => "one run".to_owned(),
+            n => format!("median of {n} runs"),
+        },
     )
 }
