@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use clap::builder::Resettable;
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
@@ -24,7 +25,7 @@ const RUN: Sections = &[
             ("127", "The program was not found."),
             ("71", "The engine could not start in a process. There is a message."),
             ("74", "Memory could not be given back or read back, and the program was ended. There is a message."),
-            ("137", "Swap was full and --strict was given, or the program was killed."),
+            ("137", "--strict was given, and swap was full or a program not managed; or the program was killed."),
         ],
     ),
     (
@@ -232,7 +233,7 @@ pub fn page(path: &[String]) -> ExitCode {
     }
     let mut text = Vec::new();
     // What follows the options there is in the sections.
-    let man = Man::new(command.after_help(""));
+    let man = Man::new(command.after_help(Resettable::Reset));
     let rendered = man
         .render(&mut text)
         .and_then(|()| write_sections(sections(name), &mut text));
