@@ -141,6 +141,9 @@ pub fn limited_by(s: &Stats, elapsed: Duration) -> String {
         percent(in_reads),
         percent(in_others)
     );
+    if percent(in_reads + in_others) > 100.0 {
+        line += " (of several threads together)";
+    }
     let clean = s.swap_clean.get();
     let left = s.pswpout.get() + clean;
     let shares = [
@@ -196,6 +199,11 @@ mod tests {
         );
         assert!(
             line.ends_with("; 10 of 10 reads are of one page; 5 of 10 pages that leave come back"),
+            "{line}"
+        );
+        let line = said(100_000, 30_000, 0);
+        assert!(
+            line.contains(" in 0 others (of several threads together); "),
             "{line}"
         );
         assert!(said(10, 80_000, 90_000).starts_with("limited by faults without a read: 0 % "));
