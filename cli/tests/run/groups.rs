@@ -67,11 +67,11 @@ fn groups_within_groups() {
     );
     let done = script(
         512,
-        "export H hog; $H run --group outer --memory 128M -- sh -c \"$outer\"",
+        "export H hog; cd \"$dir\"; $H run --group outer --memory 128M -- sh -c \"$outer\"",
     )
+    .env("dir", dir.path().display().to_string())
     .env("inner", inner)
     .env("outer", outer)
-    .inside(dir.path())
     .ok();
     assert_eq!(done.stdout, "ok\n", "{done}");
     let (outer, inner) = (group(&done, "outer"), group(&done, "outer/inner"));
