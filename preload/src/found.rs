@@ -67,7 +67,7 @@ fn adopt_stretch(e: &Engine, stretch: &[Found]) {
         let m = &f.mapping;
         let len = m.end - m.start;
         if f.filled {
-            let _ = e.adopt_resident(m.start, len);
+            let _ = e.adopt_resident(0, m.start, len);
         }
         if is_writable(m.prot) {
             let _ = e.set_writable(m.start, len, true);

@@ -128,7 +128,7 @@ pub fn adopt(e: &Engine, bell: usize, at: usize, len: usize, prot: i32, touched:
         s.window.claim(at, at + len);
     }
     if touched {
-        let _ = e.adopt_resident(at, len);
+        let _ = e.adopt_resident(bell, at, len);
     }
     if is_writable(prot) {
         let _ = e.set_writable(at, len, true);

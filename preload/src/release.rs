@@ -83,7 +83,7 @@ fn take_back(e: &Engine, bell: usize, start: usize, end: usize) {
         s.foreign.remove(from, to);
         s.regions.insert(from, to);
         drop(s);
-        let _ = e.adopt_resident(from, to - from);
+        let _ = e.adopt_resident(bell, from, to - from);
         let _ = lock::let_go(e, bell, from, to);
     }
 }

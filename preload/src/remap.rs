@@ -151,7 +151,7 @@ fn grow(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
     let locked = note_growth(&mut state().lock(), end, new_end);
     if locked {
         // They came at once.
-        let _ = e.adopt_resident(end, new_end - end);
+        let _ = e.adopt_resident(bell, end, new_end - end);
     } else if maps::protection(e, bell, c.old)? == RW {
         lock::movable_again(e, end, new_end)?;
     }
@@ -317,7 +317,7 @@ fn move_one(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
         if c.keeps_old() {
             hold.end(source, Fate::Dropped);
             // What another thread has touched there, before it was registered again.
-            let _ = e.adopt_resident(source.0, n);
+            let _ = e.adopt_resident(bell, source.0, n);
         } else {
             // What it has grown by lies where something else was.
             let grown = (target.0 + n, target.1);
@@ -329,7 +329,7 @@ fn move_one(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
     if managed && c.new_len > n {
         let (from, len) = (target.0 + n, c.new_len - n);
         if said.locked_to_end(n) {
-            let _ = e.adopt_resident(from, len);
+            let _ = e.adopt_resident(bell, from, len);
         } else if is_writable(maps::protection(e, bell, target.0)?) {
             lock::movable_again(e, from, from + len)?;
         }

@@ -5,6 +5,8 @@ use super::{fd, mem};
 use hugeswap_mm::{PAGE_SIZE, PMD_NR};
 
 const PAGEMAP_SCAN: usize = (3 << 30 | 96 << 16 | (b'f' as u32) << 8 | 16) as usize;
+const PAGE_IS_PRESENT: u64 = 1 << 3;
+const PAGE_IS_SWAPPED: u64 = 1 << 4;
 const PAGE_IS_HUGE: u64 = 1 << 6;
 const PAGE_IS_GUARD: u64 = 1 << 8;
 
@@ -33,10 +35,35 @@ struct ScanArg {
 
 #[repr(C)]
 #[derive(Default, Clone, Copy)]
-struct Region {
-    start: u64,
-    end: u64,
+pub struct Region {
+    pub start: u64,
+    pub end: u64,
     categories: u64,
+}
+
+/// A look for pages that have contents, from an address on.
+pub struct Filled {
+    /// What was found.
+    pub regions: [Region; 64],
+    pub found: usize,
+    /// How far it got: the rest is still to be looked at.
+    pub looked: usize,
+}
+
+impl Filled {
+    pub fn new() -> Filled {
+        Filled {
+            regions: [Region::default(); 64],
+            found: 0,
+            looked: 0,
+        }
+    }
+}
+
+impl Default for Filled {
+    fn default() -> Filled {
+        Filled::new()
+    }
 }
 
 /// `/proc/self/pagemap` of this process. Copies share the descriptor; -1 where it cannot be had.
@@ -99,6 +126,23 @@ impl Pagemap {
         Ok(entries)
     }
 
+    /// Looks for pages that are in memory or in the kernel's own swap (Linux 6.7 and later).
+    pub fn look(&self, start: usize, end: usize, out: &mut Filled) -> Result<(), Errno> {
+        let mut arg = ScanArg {
+            size: size_of::<ScanArg>() as u64,
+            start: start as u64,
+            end: end as u64,
+            vec: out.regions.as_mut_ptr() as u64,
+            vec_len: out.regions.len() as u64,
+            category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+            return_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+            ..ScanArg::default()
+        };
+        out.found = self.scan(&mut arg)?;
+        out.looked = arg.walk_end as usize;
+        Ok(())
+    }
+
     /// Whether all of the range is mapped by huge pages (Linux 6.7 and later).
     pub fn is_huge(&self, addr: usize, len: usize) -> Result<bool, Errno> {
         let mut region = Region::default();
@@ -157,4 +201,38 @@ fn resident(addr: usize, n: usize) -> Result<[bool; PMD_NR], Errno> {
         *page = is;
     }
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_with_contents_are_found_and_no_others() {
+        let n = 300;
+        let at = mem::map_anon(n * PAGE_SIZE).unwrap() as usize;
+        let is_written = |i: usize| i % 3 == 1;
+        for i in (0..n).filter(|&i| is_written(i)) {
+            // SAFETY: a page of the mapping just made.
+            unsafe { ((at + i * PAGE_SIZE) as *mut u8).write_volatile(1) };
+        }
+        let map = Pagemap::open().unwrap();
+        let (mut from, end, mut seen) = (at, at + n * PAGE_SIZE, vec![false; n]);
+        let mut found = Filled::new();
+        while from < end {
+            // Before Linux 6.7 it is not to be had.
+            if map.look(from, end, &mut found).is_err() {
+                return map.close();
+            }
+            assert!(found.looked > from && found.found <= found.regions.len());
+            for r in &found.regions[..found.found] {
+                for page in (r.start as usize..r.end as usize).step_by(PAGE_SIZE) {
+                    seen[(page - at) / PAGE_SIZE] = true;
+                }
+            }
+            from = found.looked;
+        }
+        map.close();
+        assert!((0..n).all(|i| seen[i] == is_written(i)));
+    }
 }

@@ -5,6 +5,7 @@ use super::Engine;
 use crate::fault::Handler;
 use crate::mm::{split_by_pmd, PAGE_SIZE};
 use crate::sys::maps::MapsFile;
+use crate::sys::pagemap::Filled;
 use crate::sys::uffd::{PageFault, Uffd};
 use crate::sys::{mem, Errno};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
@@ -25,6 +26,7 @@ const WAKE: u32 = 8;
 const LEAVE: u32 = 9;
 const RIGHTS: u32 = 10;
 const DOOR: u32 = 11;
+const LOOK: u32 = 12;
 
 struct Request {
     /// Zero from when the handler has taken the request.
@@ -135,6 +137,18 @@ impl Engine {
         ];
         self.doorbells.ring(bell, READ_MAPS, args)?;
         Ok(n)
+    }
+
+    /// Looks for pages of the stretch that have contents.
+    pub(super) fn look(
+        &self,
+        bell: usize,
+        start: usize,
+        end: usize,
+        found: &mut Filled,
+    ) -> Result<(), Errno> {
+        self.doorbells
+            .ring(bell, LOOK, [start, end, found as *mut Filled as usize])
     }
 
     /// Asks the supervisor for a child's place; `Link::granted` says what came of it.
@@ -251,6 +265,11 @@ impl Engine {
                     .read(room)
                     .map(|read| *n = read)
             }
+            // SAFETY: what `look` was given: it waits for us, and it lies in memory of ours.
+            LOOK => self
+                .cache
+                .pagemap()
+                .look(a, b, unsafe { &mut *(c as *mut Filled) }),
             DOOR => self.link.hand_door(a as i32, b as u32, c as u64),
             // SAFETY: what `ask_to_give_up` was given: it waits for us, and it lies in memory of ours.
             RIGHTS => Self::handler_gives_up(handler, unsafe { &*(a as *const Change) }),

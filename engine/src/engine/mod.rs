@@ -26,10 +26,11 @@ pub use start::{start, Regions};
 
 use crate::device::Device;
 use crate::dump::Signpost;
-use crate::mm::{split_by_pmd, PageMask, PAGE_SIZE, PMD_NR};
+use crate::mm::{split_by_pmd, PageMask, Pmd, PAGE_SIZE, PMD_NR};
 use crate::policy::Hints;
 use crate::pressure::Line;
 use crate::swap_cache::SwapCache;
+use crate::sys::pagemap::Filled;
 use crate::sys::{mem, Errno};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
@@ -207,9 +208,29 @@ impl Engine {
         crate::pressure::Kick::new(&self.cache.charge, &self.line)
     }
 
-    /// Program memory that was mapped before the engine knew of it: what is resident there now is
-    /// charged and can be evicted.
-    pub fn adopt_resident(&self, addr: usize, len: usize) -> Result<(), Errno> {
+    /// Program memory that was mapped before the engine knew of it: what has contents now is charged and can be
+    /// evicted. Also what the kernel has in its own swap: what the engine does not know of it would throw away.
+    pub fn adopt_resident(&self, bell: usize, addr: usize, len: usize) -> Result<(), Errno> {
+        let (mut at, end) = (addr, addr + len);
+        let mut found = Filled::new();
+        while at < end {
+            match self.look(bell, at, end, &mut found) {
+                Ok(()) if found.looked > at => {}
+                _ => return self.adopt_in_memory(at, end - at),
+            }
+            for r in &found.regions[..found.found] {
+                let (start, end) = (r.start as usize, r.end as usize);
+                for (pmd, part) in split_by_pmd(start, end - start) {
+                    self.adopt_pages(pmd, PageMask::of(part))?;
+                }
+            }
+            at = found.looked;
+        }
+        Ok(())
+    }
+
+    /// The same where the kernel can't be asked for that.
+    fn adopt_in_memory(&self, addr: usize, len: usize) -> Result<(), Errno> {
         let mut looked = addr;
         let mut any = false;
         for (pmd, part) in split_by_pmd(addr, len) {
@@ -230,14 +251,18 @@ impl Engine {
                     pages = pages.or(PageMask::of(i..i + 1));
                 }
             }
-            if pages.is_empty() {
-                continue;
+            if !pages.is_empty() {
+                self.adopt_pages(pmd, pages)?;
             }
-            self.cache.charge.charge(pages.count());
-            let r = self.cache.ranges.get_or_map(pmd)?;
-            let mut g = r.lock_settled();
-            self.cache.adopt(pmd, &mut g, pages);
         }
+        Ok(())
+    }
+
+    fn adopt_pages(&self, pmd: Pmd, pages: PageMask) -> Result<(), Errno> {
+        self.cache.charge.charge(pages.count());
+        let r = self.cache.ranges.get_or_map(pmd)?;
+        let mut g = r.lock_settled();
+        self.cache.adopt(pmd, &mut g, pages);
         Ok(())
     }
 

@@ -194,7 +194,7 @@ impl SwapCache {
         huge != Ok(false)
     }
 
-    fn pagemap(&self) -> Pagemap {
+    pub fn pagemap(&self) -> Pagemap {
         Pagemap::from_fd(self.pagemap_fd())
     }
 
