@@ -138,6 +138,9 @@ impl Run {
         c.stdin(self.stdin.map_or_else(Stdio::null, Stdio::from));
         c.stdout(File::create(dir.join("stdout")).unwrap());
         c.stderr(File::create(dir.join("stderr")).unwrap());
+        if let Some(directory) = &self.inside {
+            c.current_dir(directory);
+        }
         os::spawn_inside(&mut c, group.procs().unwrap());
         // Whoever runs the tests in the background, or under nohup, has these ignored.
         // SAFETY: only signal is called, which may be between fork and exec.
