@@ -32,7 +32,7 @@ impl Handler<'_> {
                 cache.stats().thp_cow_fallback.inc();
                 cache.allow_writes(pmd, page);
             }
-            Write::Stop => cache.tell_no_more(),
+            Write::Stop => cache.tell_no_more(pmd, page),
         }
         true
     }

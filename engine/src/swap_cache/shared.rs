@@ -105,11 +105,13 @@ impl SwapCache {
         }
     }
 
-    /// The program writes as it likes.
-    pub fn tell_no_more(&self) {
+    /// The program writes as it likes, and who waits to write to the page goes on.
+    pub fn tell_no_more(&self, pmd: Pmd, page: usize) {
         self.for_each_run(|at, len| {
             let _ = self.program().allow_writes(at, len);
         });
+        // Reclaim may have taken that one since it was looked at, or the kernel have refused.
+        self.allow_writes(pmd, page);
     }
 
     /// Calls `f` with folios that lie side by side: where, and how many bytes.
@@ -137,9 +139,11 @@ impl SwapCache {
 
     /// The program may write to the range, and who waits to do so goes on. Where not all of it is managed, to the page.
     pub fn allow_writes(&self, pmd: Pmd, page: usize) {
-        let uffd = self.program();
-        if uffd.allow_writes(pmd.addr(), PMD_SIZE).is_err() {
-            let _ = uffd.allow_writes(pmd.page_addr(page), PAGE_SIZE);
+        let (uffd, at) = (self.program(), pmd.page_addr(page));
+        let all = uffd.allow_writes(pmd.addr(), PMD_SIZE);
+        if all.is_err() && uffd.allow_writes(at, PAGE_SIZE).is_err() {
+            // Who waits finds out what is there by now.
+            uffd.wake(at, PAGE_SIZE);
         }
     }
 
