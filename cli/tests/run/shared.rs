@@ -89,3 +89,10 @@ fn a_core_file_has_what_was_being_copied() {
         }
     }
 }
+
+/// What is not copied goes back, also where the kernel moves no mapping any more.
+#[test]
+fn with_as_many_mappings_as_there_may_be() {
+    let done = run(1024, "maps", &[]);
+    assert!(done.counter("thp_cow_fallback") > 0, "{done}");
+}

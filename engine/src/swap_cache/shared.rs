@@ -16,7 +16,7 @@
 //! came, with whatever holds it.
 
 use super::frames::ALIAS;
-use super::{SwapCache, EXIT_LOST};
+use super::{Dir, SwapCache, EXIT_LOST};
 use crate::mm::{copy, PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::sync::Mutex;
 use crate::sys::mem;
@@ -272,14 +272,35 @@ impl SwapCache {
     fn give_back(&self, pmd: Pmd, alias: usize) {
         // SAFETY: what came from there goes back; meanwhile the range has had nothing, since whoever touches it waits.
         let back = unsafe { mem::move_mapping(alias, pmd.addr(), PMD_SIZE) };
-        // SAFETY: the addresses are ours, and nothing is mapped there any more.
-        let closed = back.and_then(|()| unsafe { mem::close(alias, PMD_SIZE) });
-        let registered = self.program().register_missing(pmd.addr(), PMD_SIZE);
-        if closed.and(registered).is_err() {
+        let kept = match back {
+            Ok(()) => {
+                // SAFETY: the addresses are ours, and nothing is mapped there any more.
+                let closed = unsafe { mem::close(alias, PMD_SIZE) };
+                let registered = self.program().register_missing(pmd.addr(), PMD_SIZE);
+                closed.and(registered).is_ok()
+            }
+            // There are no mappings left: the range's is still there, as it was.
+            Err(_) => self.give_pages_back(pmd, alias),
+        };
+        if !kept {
             self.charge.log(
                 "pages could not be given back to the program, which has no memory left: ending it",
             );
             crate::sys::thread::exit_group(EXIT_LOST);
         }
+    }
+
+    /// The same page by page: what is the process's own is moved, what is shared is copied. False if there is a page for
+    /// which neither can be done, for somebody has pinned it.
+    fn give_pages_back(&self, pmd: Pmd, alias: usize) -> bool {
+        self.copies.alias_used.store(true, Relaxed);
+        let moved = self.move_pages(Dir::In, pmd, ALIAS, PageMask::FULL);
+        let left = PageMask::FULL.minus(moved.moved).minus(moved.holes);
+        let is_pinned =
+            |page: usize| self.pagemap().exclusive(alias + page * PAGE_SIZE, 1) == Ok(1);
+        if left.runs().any(|mut run| run.any(is_pinned)) {
+            return false;
+        }
+        self.copy_in(pmd, left, alias as *const u8) == left
     }
 }

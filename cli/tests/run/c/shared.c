@@ -2,7 +2,8 @@
  * what was there at the fork. HOW: "up", "down": page after page, in parent and child at once; "jump": anywhere;
  * "apart": one page in each; "threads": two walk, one reads, one moves and drops memory, one forks; "direct": the device
  * writes to and reads pages in between; "alone": when the other process has ended; "die N": a core file when N folios have
- * been passed. */
+ * been passed; "maps": a child has
+ * as many mappings as it may, or nearly, and folios in pieces. */
 #include "check.h"
 #include <stdatomic.h>
 
@@ -239,6 +240,41 @@ static void die(size_t at) {
   pthread_join(t, 0);
 }
 
+static void maps(void) {
+  size_t most = 0;
+  FILE *f = fopen("/proc/sys/vm/max_map_count", "r");
+  MUST(f && fscanf(f, "%zu", &most) == 1 && fclose(f) == 0);
+  int end[2];
+  MUST(pipe(end) == 0);
+  if (fork() == 0) {
+    char c;
+    close(end[1]);
+    _exit(read(end[0], &c, 1) != 0);
+  }
+  /* The kernel takes the folios apart, and the children's are so from the start. */
+  for (size_t w = 0; w < words; w += FOLIO / 8) memory[w] = word(w, 0);
+  for (size_t fewer = 0; fewer < 10; fewer++) {
+    pid_t child = fork();
+    if (child) {
+      ends(child);
+      continue;
+    }
+    /* Not managed: each page that is made readable is a mapping of its own, and parts another. */
+    char *many = mmap(0, (2 * most + 2) * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+    MUST(many != MAP_FAILED);
+    size_t at = 1;
+    while (mprotect(many + at * PAGE, PAGE, PROT_READ) == 0) at += 2;
+    for (size_t i = 0; i < fewer && at > 2; i++) {
+      at -= 2;
+      MUST(mprotect(many + at * PAGE, PAGE, PROT_NONE) == 0);
+    }
+    up(1);
+    look(0, words, 1, "with many mappings");
+    _exit(0);
+  }
+  close(end[1]);
+}
+
 int main(int argc, char **argv) {
   MUST(argc >= 3);
   bytes = atol(argv[2]) * MB;
@@ -254,5 +290,6 @@ int main(int argc, char **argv) {
   if (!strcmp(how, "direct")) direct(argv[3]);
   if (!strcmp(how, "alone")) alone();
   if (!strcmp(how, "die")) die(atol(argv[3]));
+  if (!strcmp(how, "maps")) maps();
   puts("ok");
 }
