@@ -77,6 +77,7 @@ fn around(e: &'static Engine, f: &mut Frame, call: &mut CloneArgs) -> Result<usi
         if apart {
             alone::go_apart();
         }
+        e.cache.let_copy_shared(sandbox::may_remap());
         e.fork_child(token, &registered, &wiped(), door);
         rights::note();
         sandbox::engine_starts();

@@ -81,6 +81,21 @@ pub fn may_tell_guard() -> bool {
         && is_allowed(libc::SYS_openat2, [usize::MAX, 0, 0, 0, 0, 0])
 }
 
+/// Whether an engine that starts now may move mappings, as `SwapCache::copy_shared` does.
+pub fn may_remap() -> bool {
+    const MOVE: usize = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as usize;
+    const OVER: i32 =
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    let mremap = |flags| (libc::SYS_mremap, [AT, PMD_SIZE, PMD_SIZE, flags, AT, 0]);
+    let over = [AT, PMD_SIZE, 0, OVER as usize, usize::MAX, 0];
+    let made = [
+        mremap(MOVE),
+        mremap(MOVE | libc::MREMAP_DONTUNMAP as usize),
+        (libc::SYS_mmap, over),
+    ];
+    made.into_iter().all(|(nr, args)| is_allowed(nr, args))
+}
+
 /// What hooks do beside what the program asked for.
 fn hooks_may_work() -> bool {
     const RW: usize = manageable::RW as usize;

@@ -1,7 +1,9 @@
 //! Huge pages that are shared since a fork, and written to.
 
 use crate::core_dumps::{memory, mix, Setting};
-use crate::support::{compile, Dir, Done, Run};
+use crate::support::{compile, hugeswap, library, Dir, Done, Run};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 const MEGABYTES: usize = 64;
 
@@ -90,9 +92,39 @@ fn a_core_file_has_what_was_being_copied() {
     }
 }
 
+/// A child is under the filters of its parent, and so is its engine.
+#[test]
+fn under_a_filter_that_kills_who_moves_mappings() {
+    let done = run(1024, "filter", &[]);
+    assert_eq!(done.counter("thp_cow"), 0, "{done}");
+}
+
 /// What is not copied goes back, also where the kernel moves no mapping any more.
 #[test]
 fn with_as_many_mappings_as_there_may_be() {
     let done = run(1024, "maps", &[]);
     assert!(done.counter("thp_cow_fallback") > 0, "{done}");
+}
+
+/// Without the right to serve faults of system calls these write to what is in memory, as before a fork.
+#[test]
+fn system_calls_write_without_rights() {
+    const NOBODY: u32 = 65534;
+    let dir = Dir::new("shared-nobody");
+    for (from, name) in [
+        (hugeswap().to_owned(), "hugeswap"),
+        (library(), "libhugeswap_preload.so"),
+        (compile("shared"), "shared"),
+    ] {
+        std::fs::copy(from, dir.join(name)).unwrap();
+    }
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(dir.path(), open).unwrap();
+    let mut command = Command::new(dir.join("hugeswap"));
+    command.args(["run", "--user-mode-only", "--memory", "512M", "--swap"]);
+    command.args(["ram", "--"]).arg(dir.join("shared"));
+    command.args(["calls", &MEGABYTES.to_string()]);
+    let done = command.current_dir("/").uid(NOBODY).gid(NOBODY).output();
+    let done = done.unwrap();
+    assert!(done.status.success() && done.stdout == b"ok\n", "{done:?}");
 }

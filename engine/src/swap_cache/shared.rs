@@ -46,6 +46,8 @@ pub struct Copies {
     queue: Mutex<Queue>,
     /// Something is mapped at the alias that nobody needs.
     alias_used: AtomicBool,
+    /// This process's engine may not make the calls that it takes.
+    forbidden: AtomicBool,
 }
 
 impl Default for Copies {
@@ -61,6 +63,7 @@ impl Default for Copies {
                 len: 0,
             }),
             alias_used: AtomicBool::new(false),
+            forbidden: AtomicBool::new(false),
         }
     }
 }
@@ -92,8 +95,20 @@ fn is_folio(g: &RangeGuard<'_>) -> bool {
 }
 
 impl SwapCache {
+    /// In a child, before its engine starts: whether that may make the calls of `copy_shared`. A filter of the
+    /// program's that ends who makes them would end the child.
+    pub fn let_copy_shared(&self, may: bool) {
+        self.copies.forbidden.store(!may, Relaxed);
+    }
+
     /// In the handler thread, after a fork: from now on the first write to each folio is told.
     pub fn tell_of_writes(&self) {
+        // System calls of the program's would not wait for us: they would fail on memory that is there.
+        let by_program_only = self.charge.control.settings.user_mode_only != 0;
+        let blind = self.pagemap_fd() < 0;
+        if by_program_only || blind || self.copies.forbidden.load(Relaxed) {
+            return;
+        }
         let mut folios = 0;
         self.ranges
             .for_each(|_, r| folios += usize::from(is_folio(&r.lock())));

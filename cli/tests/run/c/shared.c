@@ -2,10 +2,15 @@
  * what was there at the fork. HOW: "up", "down": page after page, in parent and child at once; "jump": anywhere;
  * "apart": one page in each; "threads": two walk, one reads, one moves and drops memory, one forks; "direct": the device
  * writes to and reads pages in between; "alone": when the other process has ended; "die N": a core file when N folios have
- * been passed; "maps": a child has
+ * been passed; "calls": system calls write, in the child; "filter": a filter forbids the child to move mappings; "maps": a child has
  * as many mappings as it may, or nearly, and folios in pieces. */
 #include "check.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <stdatomic.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
 #define FOLIO (2 * MB)
 
@@ -240,6 +245,40 @@ static void die(size_t at) {
   pthread_join(t, 0);
 }
 
+static void calls(void) {
+  int ends_of[2];
+  pid_t child = fork();
+  if (child) return ends(child);
+  MUST(pipe(ends_of) == 0);
+  for (size_t w = 0; w < words; w += FOLIO / 8) {
+    u64 value = word(w, 1);
+    MUST(write(ends_of[1], &value, 8) == 8 && read(ends_of[0], &memory[w], 8) == 8);
+  }
+  for (size_t w = 0; w < words; w++)
+    if (memory[w] != word(w, w % (FOLIO / 8) == 0)) STOP("word %zu after calls: %lx", w, memory[w]);
+  _exit(0);
+}
+
+static void filter(void) {
+  struct sock_filter f[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mremap, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  struct sock_fprog program = {sizeof f / sizeof *f, f};
+  MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+  MUST(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0);
+  pid_t child = fork();
+  if (child == 0) {
+    up(1);
+    look(0, words, 1, "under a filter");
+    _exit(0);
+  }
+  ends(child);
+  look(0, words, 0, "parent of the filtered");
+}
+
 static void maps(void) {
   size_t most = 0;
   FILE *f = fopen("/proc/sys/vm/max_map_count", "r");
@@ -290,6 +329,8 @@ int main(int argc, char **argv) {
   if (!strcmp(how, "direct")) direct(argv[3]);
   if (!strcmp(how, "alone")) alone();
   if (!strcmp(how, "die")) die(atol(argv[3]));
+  if (!strcmp(how, "calls")) calls();
+  if (!strcmp(how, "filter")) filter();
   if (!strcmp(how, "maps")) maps();
   puts("ok");
 }
