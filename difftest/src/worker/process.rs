@@ -198,6 +198,7 @@ pub fn fork(w: &mut World, r: &mut Rng, id: u64, step: fn(&mut World, u64)) {
     let share = [1, 16, 64, 512][r.below(4)];
     let shadow_fd = copy_shadow(w);
     let drops = r.one_in(5);
+    let (parent_walks, child_walks) = (r.one_in(2), r.one_in(2));
     let pid = make_child(r);
     if pid < 0 {
         // All places of the run may be taken for a moment.
@@ -209,6 +210,9 @@ pub fn fork(w: &mut World, r: &mut Rng, id: u64, step: fn(&mut World, u64)) {
     if pid > 0 {
         sys::close(shadow_fd);
         w.children.push(Child { pid, killed: false });
+        if parent_walks {
+            w.walk(r);
+        }
         return;
     }
     if orphan {
@@ -222,6 +226,9 @@ pub fn fork(w: &mut World, r: &mut Rng, id: u64, step: fn(&mut World, u64)) {
     become_child(w, shadow_fd);
     if drops {
         drop_rights(r);
+    }
+    if child_walks {
+        w.walk(r);
     }
     if check_first {
         w.check_some(r, share);

@@ -9,6 +9,10 @@ use std::path::PathBuf;
 /// Scratch memory: a shared file, so never managed.
 pub const SCRATCH: usize = 4 << 20;
 
+/// Pages that are walked through.
+const WALK_LEAST: usize = 5 * 512;
+const WALK_MOST: usize = 16 * 512;
+
 pub struct World {
     pub seed: u64,
     pub mixture: Mixture,
@@ -186,6 +190,29 @@ impl World {
         for i in p.from..p.from + p.count {
             self.write_page(r, p.region, i, CELLS);
         }
+    }
+
+    /// Writes to page after page of a region of several huge pages, in either direction, as who has just forked may
+    /// while it shares them.
+    pub fn walk(&mut self, r: &mut Rng) {
+        let n = self.shadow().count();
+        let first = if n == 0 { 0 } else { r.below(n) };
+        let mut regions = (0..n).map(|k| (first + k) % n);
+        let Some(region) = regions.find(|&g| self.shadow().pages(g) >= WALK_LEAST) else {
+            return;
+        };
+        let pages = self.shadow().pages(region).min(WALK_MOST);
+        let down = r.one_in(2);
+        for k in 0..pages {
+            let i = if down { pages - 1 - k } else { k };
+            self.write_page(r, region, i, 1);
+        }
+        let p = Part {
+            region,
+            from: 0,
+            count: pages,
+        };
+        self.check(p);
     }
 
     pub fn write_some(&mut self, r: &mut Rng) {
