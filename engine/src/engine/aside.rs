@@ -34,6 +34,9 @@ const LEAVE: u32 = u32::MAX;
 const FIXED: usize = 8;
 type Table = [i32; FIXED + MAX_DEVICES];
 
+/// How often it is looked whether the kernel's threads for our rings have ended.
+const KERNELS_LOOKS: usize = 100;
+
 extern "C" fn nothing(_: *mut u8) {}
 
 impl Engine {
@@ -57,6 +60,14 @@ impl Engine {
             return Err(err);
         }
         while [ours[0], ours[1], probe].into_iter().any(task::is_alive) {
+            thread::pause();
+        }
+        // Threads of the kernel's that have worked for our rings end a moment after them. The program may have such too,
+        // and they stay: without us the call would be refused as well.
+        for _ in 0..KERNELS_LOOKS {
+            if task::count(&[]).of_engine == 0 {
+                break;
+            }
             thread::pause();
         }
         // Nobody uses their stacks and buffers any more.
