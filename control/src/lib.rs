@@ -41,10 +41,6 @@ pub const LAYOUT: u64 =
 pub const CONTROL_FILE: &str = "hugeswap-control";
 pub const ORDERS_FILE: &str = "hugeswap-orders";
 
-/// Protection, as `/proc/PID/maps` shows it, of one page of the library in a program that runs unmanaged and
-/// can't tell the supervisor. Nothing else has it: what can be written can be read elsewhere.
-pub const UNREACHED: &str = "-w-p";
-
 /// Kinds of devices: a file or block device; memory; memory that the supervisor filled and that
 /// must not be given back.
 pub const FILE: u32 = 0;

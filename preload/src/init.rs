@@ -7,11 +7,10 @@ use crate::{
     tasks,
 };
 use core::ffi::CStr;
-use core::sync::atomic::AtomicU8;
 use hugeswap::control;
 use hugeswap::control::link::{self, Address};
 use hugeswap::engine::{self, Engine, StartError};
-use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
+use hugeswap::mm::PMD_SIZE;
 use hugeswap::sys::{fd, mem, syscall, thread, Errno};
 
 /// Where the window is looked for: far below what the kernel maps by itself, above where
@@ -41,12 +40,9 @@ extern "C" fn constructor() {
         Err(e) => e,
     };
     match e {
-        Failed::NoRun(e) => {
-            say(&format!(
-                "hugeswap: this program runs unmanaged: the run's supervisor can't be reached ({e})\n"
-            ));
-            show();
-        }
+        Failed::NoRun(e) => say(&format!(
+            "hugeswap: this program runs unmanaged: the run's supervisor can't be reached ({e})\n"
+        )),
         Failed::Other(e) => {
             control::log(&format!("process {}: {e}", thread::getpid()));
             thread::exit_group(engine::EXIT_START);
@@ -100,20 +96,6 @@ fn decline(address: &[u8]) {
     if let Some(address) = address {
         address.decline(door);
     }
-}
-
-#[repr(C, align(4096))]
-struct Page([AtomicU8; PAGE_SIZE]);
-
-/// In the file, so that the mapping has the library's name. Nobody uses it.
-#[link_section = ".data"]
-static SHOWN: Page = Page([const { AtomicU8::new(1) }; PAGE_SIZE]);
-
-/// Shows it to a supervisor that looks and can't be spoken to. A filter of system calls may be there already,
-/// and let pass only what a loader needs.
-fn show() {
-    // SAFETY: a page of its own, which nobody touches.
-    let _ = unsafe { mem::mprotect(&raw const SHOWN as usize, PAGE_SIZE, libc::PROT_WRITE) };
 }
 
 /// What the environment says of the run: its address, and a door or -1.

@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use hugeswap_control::{Unmanaged, UNREACHED};
+use hugeswap_control::Unmanaged;
 
 use super::family::descendants;
 use super::left_behind::Mark;
@@ -73,8 +73,6 @@ struct Found {
     /// The control page is mapped: a child that speaks later, or one that is about to exec.
     of_the_run: bool,
     has_library: bool,
-    /// The library in it has found no supervisor.
-    is_unreached: bool,
     has_others: bool,
     is_narrow: bool,
     has_loader: bool,
@@ -99,9 +97,6 @@ impl Found {
             Found {
                 is_narrow: true, ..
             } => Verdict::Unmanaged(Why::Narrow),
-            Found {
-                is_unreached: true, ..
-            } => Verdict::Unmanaged(Why::Declined),
             Found {
                 has_library: true, ..
             } => Verdict::Starting(Why::Declined),
@@ -315,7 +310,6 @@ impl Watch {
         });
         // What was found while it was exchanged for another program is not found twice.
         let why = match verdict {
-            Verdict::Unmanaged(why) if look.is_unreached => Some(why),
             Verdict::Unmanaged(why) if s.verdict == verdict || self.take_announced(own) => {
                 Some(why)
             }
@@ -425,7 +419,6 @@ impl Identity {
         let mut found = Found {
             of_the_run: false,
             has_library: false,
-            is_unreached: false,
             has_others: false,
             is_narrow: read.is_ok() && head == *b"\x7fELF\x01",
             has_loader: auxiliary(&auxv, libc::AT_BASE) != Some(0) || is_loader(&self.program),
@@ -448,7 +441,6 @@ impl Identity {
             found.of_the_run |= file == "/memfd:hugeswap-control";
             if name == library {
                 found.has_library = true;
-                found.is_unreached |= line.split(' ').nth(1) == Some(UNREACHED);
             } else if name.contains(".so") && !is_loader(file) && file != self.program {
                 found.has_others = true;
             }
@@ -485,7 +477,6 @@ mod tests {
     const PLAIN: Found = Found {
         of_the_run: false,
         has_library: false,
-        is_unreached: false,
         has_others: false,
         is_narrow: false,
         has_loader: true,
@@ -511,14 +502,6 @@ mod tests {
                     ..PLAIN
                 },
                 Verdict::Starting(Why::Declined),
-            ),
-            (
-                Found {
-                    has_library: true,
-                    is_unreached: true,
-                    ..PLAIN
-                },
-                Verdict::Unmanaged(Why::Declined),
             ),
             (
                 Found {

@@ -128,22 +128,6 @@ fn those_that_decline() {
     }
 }
 
-/// Programs that start where the supervisor can't be spoken to show it in their maps, and count at once.
-#[test]
-fn those_that_cannot_reach_the_supervisor() {
-    // So many strings leave no room for the socket that is handed on.
-    let many = "for i in $(seq 1100); do export V$i=1; done; exec unshare -Urn";
-    let line = format!("{many} grep -c -- '-w-p .*libhugeswap_preload' /proc/self/maps");
-    let done = Run::new(64, ["sh", "-c", &line]).ok();
-    assert_eq!(done.stdout, "1\n", "{done}");
-    let line = format!("{many} sleep 600");
-    let done = Run::new(64, ["sh", "-c", &line]).option("--strict").go();
-    assert_eq!(done.signal(), Some(libc::SIGKILL), "{done}");
-    assert!(done.stderr.contains("can't be reached"), "{done}");
-    assert!(done.stderr.contains("--strict"), "{done}");
-    counted(&done, "declined");
-}
-
 /// Of the program that its process was before, nothing counts any more, and its swap is free.
 #[test]
 fn one_that_comes_after_much_memory() {
