@@ -1,7 +1,7 @@
 """An interactive shell on a terminal of its own, and runs of hugeswap as its jobs.
 
 Each step waits for what must be seen. The arguments are the command and an empty directory."""
-import os, pty, re, select, sys, time
+import os, pty, re, select, signal, sys, time
 
 RUN = sys.argv[1] + " run --memory 64M --swap ram -- "
 PROMPT = "SHELL> "
@@ -9,6 +9,9 @@ SHELL = ["bash", "--norc", "--noprofile", "-i"]
 
 pid, terminal = pty.fork()
 if pid == 0:
+    # Who started the tests may ignore what the keys send.
+    for key in (signal.SIGINT, signal.SIGQUIT):
+        signal.signal(key, signal.SIG_DFL)
     os.environ.update(PS1=PROMPT, TERM="dumb", HISTFILE="/dev/null")
     os.execvp(SHELL[0], SHELL)
 seen, at = "", 0
