@@ -265,11 +265,11 @@ impl Engine {
                     .read(room)
                     .map(|read| *n = read)
             }
-            // SAFETY: what `look` was given: it waits for us, and it lies in memory of ours.
-            LOOK => self
-                .cache
-                .pagemap()
-                .look(a, b, unsafe { &mut *(c as *mut Filled) }),
+            LOOK => {
+                // SAFETY: what `look` was given: it waits for us, and nobody else uses it meanwhile.
+                let found = unsafe { &mut *(c as *mut Filled) };
+                self.cache.pagemap().look(a, b, found)
+            }
             DOOR => self.link.hand_door(a as i32, b as u32, c as u64),
             // SAFETY: what `ask_to_give_up` was given: it waits for us, and it lies in memory of ours.
             RIGHTS => Self::handler_gives_up(handler, unsafe { &*(a as *const Change) }),
