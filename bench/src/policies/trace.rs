@@ -1,6 +1,6 @@
 //! Which pages a program touches: made up by a pattern, or read from a file.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
@@ -373,7 +373,8 @@ fn recorded(mut input: &[u8]) -> io::Result<Vec<(u64, Found)>> {
         .collect())
 }
 
-/// Numbers ranges and threads anew, as docs/traces.md says.
+/// Numbers ranges and threads anew, as docs/traces.md says. The first fault on a page counts as a write: later writes to a
+/// page that is resident make no fault, and a page that is never written to would be zeros in the replay, which are never read.
 fn dense(faults: &[(u64, u64, bool)]) -> Found {
     let ranges: BTreeSet<u64> = faults
         .iter()
@@ -387,13 +388,14 @@ fn dense(faults: &[(u64, u64, bool)]) -> Found {
         (next, last) = (next + 1, Some(range));
     }
     let mut threads = HashMap::new();
+    let mut known_pages = HashSet::new();
     let event = |&(page, thread, write): &(u64, u64, bool)| {
         let known = threads.len() as u16;
         let range = numbers[&(page / RANGE_PAGES as u64)];
         Event::Touch {
             page: range * RANGE_PAGES as u32 + (page % RANGE_PAGES as u64) as u32,
             thread: *threads.entry(thread).or_insert(known),
-            write,
+            write: known_pages.insert(page) || write,
         }
     };
     (
@@ -489,21 +491,22 @@ mod tests {
     /// Two blocks of process 4, by threads 3 and 5, and one of process 9; the last is not complete.
     #[test]
     fn recorded_faults_are_a_trace_for_each_process() {
-        let bytes = b"hugeswap-faults 1\n\x04\x04\x0e\xc1\x3e\x04\x09\x02\x0a\x00\x04\x03\x16\xc0\x7e\x04\x09\x00";
+        let bytes = b"hugeswap-faults 1\n\x04\x05\x0e\xc1\x3e\x04\x00\x09\x02\x0a\x00\x04\x03\x16\xc0\x7e\x04\x09\x00";
         let all = read_all("faults", bytes).unwrap();
         assert_eq!(all.len(), 2);
         assert!(all[0].name.ends_with("process 4"), "{}", all[0].name);
-        // Page 1000 of range 1; 999; and 2024 of range 3, which is not beside it.
+        // Page 1000 of range 1; 999 twice; and 2024 of range 3, which is not beside it.
         let expected = [
             touch(488, 0, true),
+            touch(487, 0, true),
             touch(487, 0, false),
-            touch(1024 + 488, 1, false),
+            touch(1024 + 488, 1, true),
         ];
         assert_eq!(
             (&all[0].events[..], all[0].pages),
             (&expected[..], 3 * RANGE_PAGES)
         );
-        assert_eq!(all[1].events, [touch(0, 0, false)]);
+        assert_eq!(all[1].events, [touch(0, 0, true)]);
     }
 
     #[test]
