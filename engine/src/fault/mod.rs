@@ -15,17 +15,17 @@ mod transfer;
 
 use crate::device::Device;
 use crate::mm::{PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR};
-use crate::policy::intake::{Arrival, Fault, ReadAhead, Stride};
+use crate::policy::intake::{Arrival, Fault, ReadAhead};
 use crate::policy::shared::SharedWrites;
 use crate::policy::Intake;
 use crate::pressure::Kick;
-use crate::swap_cache::{Ahead, Bytes, FillBuffers, Frame, Gather, Plan, SwapCache, MAX_FRAMES};
+use crate::swap_cache::{Ahead, Bytes, FillBuffers, Frame, Gather, Plan, SwapCache};
 use crate::swap_io::SwapIo;
 use crate::sys::sched::Switches;
 use crate::sys::thread::now_ns;
 use crate::sys::uffd::{Msg, PageFault};
 use crate::sys::{syscall, Errno};
-use ahead::{AheadQueue, AHEAD_MAX};
+use ahead::AheadQueue;
 use crowd::Crowd;
 use near::Near;
 use record::Record;
@@ -35,11 +35,6 @@ use transfer::{Read, To, Transfer, DEPTH, GATHERS};
 /// A moment's pause between two looks that took so long was another thread's, or the host's. (Less than
 /// `Spin::was_taken` minds: a switch that is not looked at now would be taken for one in the host's next pause.)
 const PAUSED_NS: u64 = 20_000;
-
-/// Times that MADV_WILLNEED waits for memory.
-const WILL_NEED_WAITS: usize = 16;
-/// Ranges in which what can be read ahead is looked for.
-const AHEAD_LOOK: i32 = 64;
 
 /// The fault handler's own state; one thread uses it.
 pub struct Handler<'e> {
@@ -325,9 +320,10 @@ impl<'e> Handler<'e> {
 
     /// A fault that goes on with nothing. Where others want the processor too the handler is not near: there it would
     /// run after them.
-    fn jump(&mut self, tid: u32) {
+    fn follow(&mut self, s: &Serving) {
         match self.crowd.is_there() {
-            false => self.near.jump(tid),
+            _ if !s.arrival.jumps() => {}
+            false => self.near.jump(s.tid),
             true => self.near.leave(),
         }
     }
@@ -347,9 +343,7 @@ impl<'e> Handler<'e> {
                 stats.fault_ns.record(took_ns);
                 self.cache.load_took(pages, took_ns);
                 s.took = s.arrival.took(pages, true);
-                if s.arrival.jumps() {
-                    self.jump(s.tid);
-                }
+                self.follow(s);
             }
             Plan::Wait => stats.pgmajfault.inc(),
             Plan::Unknown => stats.fault_unknown.inc(),
@@ -370,9 +364,7 @@ impl<'e> Handler<'e> {
             } => {
                 stats.pgmajfault.inc();
                 s.took = s.arrival.took(pages.count(), false);
-                if s.arrival.jumps() {
-                    self.jump(s.tid);
-                }
+                self.follow(s);
                 self.submit(s.read(To::Buffer(buffer), pages, entry));
             }
             Plan::NeedFrame { bytes } => {
@@ -424,34 +416,6 @@ impl<'e> Handler<'e> {
         arrival
     }
 
-    /// Begins to read what a stride comes to in other ranges than the one it is in.
-    fn read_stride(&mut self, stride: Stride, pmd: Pmd, page: usize) {
-        let mut last = pmd;
-        for next in stride.ranges(pmd, page) {
-            if next == last {
-                continue;
-            }
-            last = next;
-            let set = stride.pages_of(pmd, page, next);
-            let plan = self.cache.begin_set_ahead(next, set, &mut self.buffers);
-            if let Some(Plan::Fill {
-                buffer,
-                pages,
-                entry,
-            }) = plan
-            {
-                self.submit(Read {
-                    pmd: next,
-                    to: To::Buffer(buffer),
-                    pages,
-                    entry,
-                    page: 0,
-                    start_ns: 0,
-                });
-            }
-        }
-    }
-
     /// A frame for a folio to come in: a ready one, or one within the limit.
     fn ready_frame(&mut self, wanted: Bytes) -> Option<(Frame, Bytes)> {
         if let Some(f) = self.cache.frames.take_ready(wanted) {
@@ -469,51 +433,6 @@ impl<'e> Handler<'e> {
         if !self.cache.release_ready() && !self.drop_oldest_ahead() {
             self.wait_for_memory(stalled);
         }
-    }
-
-    /// MADV_WILLNEED: begins to read what of these ranges is in swap, as far as there is room or can
-    /// be made in a moment.
-    pub fn will_need(&mut self, ranges: impl Iterator<Item = Pmd>) {
-        let mut stalled = false;
-        let mut waits = WILL_NEED_WAITS;
-        for pmd in ranges {
-            // What was asked for before and not touched keeps its place.
-            if self.is_full_ahead() {
-                break;
-            }
-            while !self.begin_ahead(pmd, Ahead::Said) {
-                if waits == 0 {
-                    self.end_stall(stalled);
-                    return self.io.kick();
-                }
-                waits -= 1;
-                self.wait_for_memory(&mut stalled);
-            }
-        }
-        self.end_stall(stalled);
-        self.io.kick();
-    }
-
-    fn is_full_ahead(&self) -> bool {
-        self.ahead.len() >= AHEAD_MAX || self.io.in_flight() >= DEPTH / 2
-    }
-
-    fn drop_oldest_ahead(&mut self) -> bool {
-        for _ in 0..self.ahead.len() {
-            let Some(p) = self.ahead.pop() else { break };
-            let Some(r) = self.cache.ranges.get(p) else {
-                continue;
-            };
-            let mut g = r.lock();
-            if self.cache.drop_ahead(&mut g) {
-                return true;
-            }
-            if g.ahead {
-                // Still being read: it keeps its place in the queue.
-                self.ahead.push(p);
-            }
-        }
-        false
     }
 
     /// Lets reclaim work; meanwhile our own transfers go on.
@@ -552,65 +471,4 @@ impl<'e> Handler<'e> {
             }
         }
     }
-
-    /// Begins to read the next folios of a walk, as far as frames are at hand.
-    fn read_ahead(&mut self, pmd: Pmd, step: i32, mut window: usize, why: Ahead) {
-        for k in 1..=AHEAD_LOOK {
-            if window == 0 || self.is_full_ahead() {
-                return;
-            }
-            let Some(n) = (pmd.0 as i64 + (step * k) as i64).try_into().ok() else {
-                return;
-            };
-            let next = Pmd(n);
-            let Some(r) = self.cache.ranges.get(next) else {
-                return;
-            };
-            if r.lock().present.is_full() {
-                continue;
-            }
-            window -= 1;
-            if !self.begin_ahead(next, why) {
-                return;
-            }
-        }
-    }
-
-    /// Begins to read the range, if that makes sense; false if there is no frame for it.
-    fn begin_ahead(&mut self, pmd: Pmd, why: Ahead) -> bool {
-        let range = self.cache.ranges.get(pmd);
-        if !range.is_some_and(|r| self.cache.may_read_ahead(r, why)) {
-            return true;
-        }
-        // Never the last frames: faults come first.
-        if self.cache.frames.ready() <= 2 {
-            match self.cache.prepare_ready() {
-                Some(f) => self.cache.frames.put_ready(f, Bytes::Zeros),
-                None => return false,
-            }
-        }
-        let mut frame = self.cache.frames.take_ready(Bytes::Old);
-        if let Some(Plan::ReadWhole {
-            frame: fr,
-            pages,
-            entry,
-        }) = self.cache.begin_ahead(pmd, &mut frame)
-        {
-            self.ahead.push(pmd);
-            self.submit(Read {
-                pmd,
-                to: To::Frame(fr),
-                pages,
-                entry,
-                page: 0,
-                start_ns: 0,
-            });
-        }
-        if let Some((f, bytes)) = frame {
-            self.cache.frames.put_ready(f, bytes);
-        }
-        true
-    }
 }
-
-const _: () = assert!(AHEAD_MAX < MAX_FRAMES);

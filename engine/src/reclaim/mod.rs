@@ -5,42 +5,31 @@
 //! ready for first touches.
 #![allow(unsafe_code)]
 
+mod full;
+mod inactive;
 mod more;
 mod swapoff;
+mod transfer;
 mod watch;
 
+use self::inactive::Inactive;
 use self::more::Step;
+use self::transfer::{InFlight, DEPTH, TRANSFERS};
 use crate::device::{Device, Op};
-use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::mm::{PAGE_SIZE, PMD_NR};
 use crate::policy::{staging, InVain};
 use crate::pressure::Kick;
-use crate::swap_cache::{
-    Bytes, Start, SwapCache, To, Transfer, Victim, WriteBack, MAX_FRAMES, WRITE_BACK,
-};
-use crate::swap_io::{Ended, Part, SwapIo};
+use crate::swap_cache::{Bytes, Start, SwapCache, To, Victim, WriteBack, WRITE_BACK};
+use crate::swap_io::SwapIo;
 use crate::sys::futex::{self, Scope};
 use crate::sys::thread::now_ns;
-use crate::sys::{fd, thread, Errno};
+use crate::sys::Errno;
 use core::sync::atomic::Ordering::*;
 
-/// Ranges being written, or read to leave a device, at most.
-const TRANSFERS: usize = crate::control::WRITES;
-/// Requests in flight at most; a range that leaves in pieces needs one for each.
-const DEPTH: usize = 64;
 /// Folios kept ready at most.
 const READY: usize = 4;
 
-#[derive(Clone, Copy)]
-struct InFlight {
-    op: Op,
-    pmd: Pmd,
-    pages: PageMask,
-}
-
-/// After so many failed writes in a row the devices are left alone for a while.
-const FAILED_MANY: u32 = 16;
-/// For so long when they fail; and when they are full, or this kernel cannot evict.
-const PAUSE_FAILED_NS: u64 = 1_000_000_000;
+/// How long eviction pauses when the devices are full, or this kernel cannot evict.
 const PAUSE_FULL_NS: u64 = 20_000_000;
 /// Full devices are asked again after this, for another process may have freed something.
 const FULL_NS: u64 = 100_000_000;
@@ -54,33 +43,6 @@ const WRITE_BACKS: usize = 16;
 const IDLE_MS: u64 = 2;
 const REST_MS: u64 = 100;
 const REST_UNUSED_MS: u64 = 1000;
-
-/// Ranges on their second chance, oldest first.
-struct Inactive {
-    items: [Pmd; INACTIVE_MAX],
-    head: usize,
-    len: usize,
-}
-
-/// The other frames are for transfers.
-const INACTIVE_MAX: usize = MAX_FRAMES - 64;
-
-impl Inactive {
-    fn push(&mut self, p: Pmd) {
-        debug_assert!(self.len < INACTIVE_MAX);
-        self.items[(self.head + self.len) % INACTIVE_MAX] = p;
-        self.len += 1;
-    }
-    fn iter(&self) -> impl Iterator<Item = Pmd> + '_ {
-        (0..self.len).map(|i| self.items[(self.head + i) % INACTIVE_MAX])
-    }
-    fn pop(&mut self) -> Option<Pmd> {
-        self.len = self.len.checked_sub(1)?;
-        let p = self.items[self.head];
-        self.head = (self.head + 1) % INACTIVE_MAX;
-        Some(p)
-    }
-}
 
 /// The reclaim thread's own state.
 pub struct Reclaim<'e> {
@@ -127,11 +89,7 @@ impl<'e> Reclaim<'e> {
             devices,
             kick,
             io: SwapIo::new(devices, DEPTH)?,
-            inactive: Inactive {
-                items: [Pmd(0); INACTIVE_MAX],
-                head: 0,
-                len: 0,
-            },
+            inactive: Inactive::new(),
             asked: 0,
             touched: 0,
             last_tick_ns: 0,
@@ -192,7 +150,7 @@ impl<'e> Reclaim<'e> {
     fn rest(&self) -> Option<u64> {
         let c = self.cache;
         let enough = c.free_pages() >= self.kick.high_pages();
-        let nothing = c.lru.is_empty() && self.inactive.len == 0;
+        let nothing = c.lru.is_empty() && self.inactive.len() == 0;
         if self.swapoff.is_active() {
             Some(IDLE_MS)
         } else if enough || nothing || c.is_stuck() || self.is_paused() {
@@ -209,7 +167,7 @@ impl<'e> Reclaim<'e> {
     fn is_paused(&self) -> bool {
         self.pause_until_ns != 0
             && now_ns() < self.pause_until_ns
-            && (self.failed_in_row >= FAILED_MANY || !self.can_evict_new())
+            && (self.writes_fail() || !self.can_evict_new())
     }
 
     /// Ranges without a place in swap can leave.
@@ -284,14 +242,14 @@ impl<'e> Reclaim<'e> {
     /// Begins to write what is inactive until enough will be free; looks at no range twice. Says whether anything
     /// leaves. None where another write has to end first.
     fn evict(&mut self) -> Option<bool> {
-        let mut looked = self.cache.lru.len() + self.inactive.len + 1;
+        let mut looked = self.cache.lru.len() + self.inactive.len() + 1;
         let mut evicted = false;
         let mut staged = self.staged();
         self.awaits_swap = false;
         let asked = self.cache.asked.swap(0, Relaxed);
         if asked > 0 && self.asked == 0 {
             // What the program asked for comes after what was inactive before.
-            self.asked = self.inactive.len;
+            self.asked = self.inactive.len();
         }
         self.asked += asked;
         while (self.to_come() < self.kick.high_pages() || self.asked > 0) && looked > 0 {
@@ -312,7 +270,7 @@ impl<'e> Reclaim<'e> {
                     evicted = true;
                     self.has_room();
                     self.transfer(slot, Op::Write, w);
-                    if self.failed_in_row >= FAILED_MANY {
+                    if self.writes_fail() {
                         // One at a time, to see whether they work again.
                         return None;
                     }
@@ -337,57 +295,6 @@ impl<'e> Reclaim<'e> {
         Some(evicted)
     }
 
-    /// There is no room in compressed memory, and no device. A fork that needs room for the child is no reason to take it for
-    /// full: who forks asks for what can be had.
-    fn no_room(&mut self) -> Step {
-        let (charge, proc) = (&self.cache.charge, self.kick.proc());
-        if charge.is_capped() {
-            return Step::Wait;
-        }
-        let answer = proc.more(self.more.question());
-        let step = self.more.no_room(charge.limit(), answer, now_ns());
-        match step {
-            Step::Ask(question) => {
-                proc.ask_for_more(question);
-                charge.call();
-                self.await_supervisor();
-            }
-            Step::Wait => self.await_supervisor(),
-            Step::Full => proc.ask_for_no_more(),
-        }
-        step
-    }
-
-    fn has_room(&mut self) {
-        if self.more.has_room() {
-            self.kick.proc().ask_for_no_more();
-        }
-    }
-
-    /// Whether there is room in swap or compressed memory, or none to be had: that only the supervisor can say.
-    fn has_swap(&mut self) -> bool {
-        let c = self.cache;
-        let has = match c.swaps_nowhere() {
-            // How much may be compressed follows from a limit that is still to come.
-            true => c.charge.limit() > 0,
-            false => c.slots.prepare(&c.charge, self.devices),
-        };
-        if !has {
-            c.prepare_seal_buffer();
-            self.await_supervisor();
-        }
-        has
-    }
-
-    /// Without the supervisor nobody goes on.
-    fn await_supervisor(&mut self) {
-        self.awaits_swap = true;
-        // The handler may wait for us, and then hears nothing.
-        if fd::is_hung_up(self.cache.charge.line()) {
-            thread::end_killed();
-        }
-    }
-
     /// Has compressed memory become as small as it should be.
     fn write_back(&mut self, evicted: &mut bool) {
         let mut patience = WRITE_BACKS;
@@ -395,7 +302,7 @@ impl<'e> Reclaim<'e> {
             let Some(slot) = self.write_slot().filter(|_| patience > 0) else {
                 return;
             };
-            if self.inactive.len >= INACTIVE_MAX {
+            if self.inactive.is_full() {
                 return;
             }
             // Until they are written its pages take more memory than they did.
@@ -436,9 +343,9 @@ impl<'e> Reclaim<'e> {
         let all = self.cache.lru.len();
         let limit = self.cache.charge.limit();
         let (mut in_vain, mut in_a_row) = (InVain::default(), 0);
-        while in_a_row < staging::patience(self.inactive.len, all)
-            && self.inactive.len < INACTIVE_MAX
-            && staging::wants_more(charged, *staged, self.inactive.len)
+        while in_a_row < staging::patience(self.inactive.len(), all)
+            && !self.inactive.is_full()
+            && staging::wants_more(charged, *staged, self.inactive.len())
         {
             in_a_row += 1;
             let Some((pmd, list)) = self.cache.lru.pop(&self.cache.ranges, limit, in_vain) else {
@@ -454,32 +361,6 @@ impl<'e> Reclaim<'e> {
                 Victim::Skip => in_vain.note(list),
                 Victim::NoFrame => return,
             }
-        }
-    }
-
-    fn note_full(&mut self) {
-        self.full_since_ns = now_ns();
-        self.cache.full.store(true, Relaxed);
-        self.cache.stats().swap_full.inc();
-        // Who swaps a device off while the others are too small is told so, and can change it.
-        if !self.swapoff.is_active() {
-            self.warn_full();
-        }
-    }
-
-    fn warn_full(&mut self) {
-        let charge = &self.cache.charge;
-        let [ends, goes_on] = match self.cache.swaps_nowhere() {
-            true => NO_ROOM_IN_MEMORY,
-            false => NO_ROOM_IN_SWAP,
-        };
-        if charge.control.settings.strict != 0 {
-            charge.log(ends);
-            crate::sys::thread::exit_group(EXIT_FULL);
-        }
-        if !self.warned_full {
-            self.warned_full = true;
-            charge.log(goes_on);
         }
     }
 
@@ -502,140 +383,6 @@ impl<'e> Reclaim<'e> {
                 None => break,
             }
         }
-    }
-
-    /// Gives back what no write needs now.
-    fn release_buffers(&self) {
-        self.release_large_buffers();
-        self.unused_slots()
-            .for_each(|slot| self.cache.release_small_buffer(slot));
-    }
-
-    fn release_large_buffers(&self) {
-        self.unused_slots()
-            .for_each(|slot| self.cache.release_large_buffer(slot));
-    }
-
-    fn unused_slots(&self) -> impl Iterator<Item = usize> + '_ {
-        self.io.free()
-    }
-
-    /// The place of another write: as many as there are buffers for.
-    fn write_slot(&self) -> Option<usize> {
-        let usable = self.cache.seal_buffers();
-        self.io.free().next().filter(|&slot| slot < usable)
-    }
-
-    /// One request for each piece of the range's place; one for each page of a read after one that
-    /// failed, to know which it was.
-    fn transfer(&mut self, slot: usize, op: Op, t: Transfer) {
-        let (pmd, pages) = (t.pmd, t.pages);
-        self.io.begin(slot, InFlight { op, pmd, pages });
-        let memory = match op {
-            Op::Write => {
-                self.last_write_ns = self.last_tick_ns;
-                if self.cache.takes_large_buffer(&t) {
-                    self.last_large_ns = self.last_tick_ns;
-                }
-                self.cache.seal(&t, slot)
-            }
-            Op::Read => self.cache.place_of(t.frame),
-        };
-        let pieces = self.cache.pieces(t.pmd, t.entry, t.pages);
-        // What lies together in memory needs one request for slots that do, whichever pages they are of.
-        for piece in pieces.joined(memory.is_packed()) {
-            if op == Op::Write {
-                // Pieces lie in one cluster each.
-                let cluster = piece.entry.byte_offset() / PMD_SIZE as u64;
-                let device = piece.entry.device().index();
-                self.kick.proc().writing[slot].add(device, cluster as usize);
-            }
-            let step = if t.one_by_one { 1 } else { piece.nr };
-            for at in (0..piece.nr).step_by(step) {
-                // In pieces that were read one by one page follows page.
-                let start = piece.pages.start + at;
-                let end = if t.one_by_one {
-                    start + 1
-                } else {
-                    piece.pages.end
-                };
-                let part = Part {
-                    op,
-                    device: piece.entry.device().index(),
-                    offset: piece.entry.byte_offset() + (at * PAGE_SIZE) as u64,
-                    nr: step,
-                    addr: memory.addr(start) as *mut u8,
-                    pages: start..end,
-                    target: 0,
-                };
-                self.request(slot, part);
-            }
-        }
-        self.io.send(slot);
-        self.io.kick();
-        self.end_transfers();
-    }
-
-    fn request(&mut self, slot: usize, part: Part) {
-        let (stats, bytes) = (self.cache.stats(), (part.nr * PAGE_SIZE) as u64);
-        match part.op {
-            Op::Write => {
-                stats.device_write_bytes.add(bytes);
-                stats.count_swpout(part.nr);
-            }
-            Op::Read => stats.device_read_bytes.add(bytes),
-        }
-        // SAFETY: frame and buffer belong to this transfer until its end was handled.
-        unsafe { self.io.request(slot, part, false) };
-    }
-
-    /// Handles transfers that have ended; with `wait`, sleeps until a request has.
-    fn reap(&mut self, wait: bool) {
-        self.io.reap(wait);
-        self.end_transfers();
-    }
-
-    fn end_transfers(&mut self) {
-        while let Some(end) = self.io.ended() {
-            self.kick.proc().writing[end.place].clear();
-            match end.what.op {
-                Op::Read => self.end_read(&end),
-                Op::Write => self.end_write(&end),
-            }
-        }
-    }
-
-    /// What is to leave a device has been read.
-    fn end_read(&mut self, end: &Ended<InFlight>) {
-        self.cache.stats().swap_read_errors.add(end.errors.into());
-        let t = end.what;
-        if self.cache.leave_done(t.pmd, end.failed.and(t.pages)) {
-            self.swapoff.arrive(t.pmd);
-        }
-    }
-
-    fn end_write(&mut self, end: &Ended<InFlight>) {
-        let (t, failed) = (end.what, end.failed.and(end.what.pages));
-        // A quota, or a disk that was filled after the place was reserved, is no error of the device.
-        self.failed_in_row = match end.is_ok() {
-            true => 0,
-            false => self.failed_in_row.saturating_add(end.errors),
-        };
-        self.cache.stats().swap_write_errors.add(end.errors.into());
-        self.cache.writeback_done(t.pmd, t.pages, failed);
-        if self.failed_in_row >= FAILED_MANY {
-            self.pause(PAUSE_FAILED_NS);
-        }
-        if end.no_space {
-            self.note_full();
-        } else if !failed.is_empty() && !self.warned_write {
-            self.warned_write = true;
-            self.cache.charge.log(
-                "warning: a write to swap failed; what it was to hold stays in memory. \
-                 See swap_write_errors in the statistics",
-            );
-        }
-        self.kick.made_progress();
     }
 
     /// Says which slots this process may read, if somebody wants to know.
@@ -684,21 +431,3 @@ impl<'e> Reclaim<'e> {
         c.slots.trim(&c.charge);
     }
 }
-
-/// What is said when there is no room for what is to leave: with `--strict`, and without.
-const NO_ROOM_IN_SWAP: [&str; 2] = [
-    "swap is full and --strict was given: ending the program. \
-     Give a larger --swap-size, another --swap, or more --memory",
-    "warning: swap is full, or its disk, or a quota there; the program goes on above its memory limit. \
-     Give --swap-size, or a larger one, or another --swap",
-];
-const NO_ROOM_IN_MEMORY: [&str; 2] = [
-    "compressed memory is full and --strict was given: ending the program. \
-     Give a place to swap to with --swap, or more --memory",
-    "warning: compressed memory is full; the program goes on above its memory limit. \
-     Give a place to swap to with --swap, or more --memory",
-];
-
-/// Exit status of a program that was ended because swap is full: ENOMEM would be unclear, this is
-/// what the shell reports for one killed for memory (128 + SIGKILL).
-const EXIT_FULL: i32 = 137;

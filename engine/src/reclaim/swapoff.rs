@@ -3,7 +3,8 @@
 //! Ranges are looked at in the order of their addresses, until a pass finds nothing on the devices
 //! that leave. Only this thread gives slots, and none there any more, so nothing comes after.
 
-use super::{Reclaim, TRANSFERS};
+use super::transfer::TRANSFERS;
+use super::Reclaim;
 use crate::control::{Phase, MAX_DEVICES};
 use crate::device::Op;
 use crate::mm::Pmd;
