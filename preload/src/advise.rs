@@ -51,26 +51,15 @@ fn advise(e: &Engine, bell: usize, stretch: Stretch, ours: &[Stretch], advice: i
         ours.iter().try_for_each(|&(s, t)| e.hint(s, t - s, say))
     };
     match advice {
-        libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED => {
-            let hold = e.hold(bell, stretch)?;
-            let (done, said) = apply(e, bell, stretch, advice);
-            hold.end_parts(&done, Fate::Dropped);
-            said
-        }
+        libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED => drop_pages(e, bell, stretch, advice),
         MADV_GUARD_INSTALL => install_guards(e, bell, stretch),
         MADV_GUARD_REMOVE => remove_guards(e, bell, stretch),
         libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => wipe_on_fork(e, bell, stretch, advice),
         // Free to be dropped at any time, and now is best: who has moved a page out can't tell whether
         // it was written since, and would have to write it to swap.
-        libc::MADV_FREE => {
-            let dropped = |part| {
-                let hold = e.hold(bell, part)?;
-                let (done, said) = apply(e, bell, part, libc::MADV_DONTNEED);
-                hold.end_parts(&done, Fate::Dropped);
-                said
-            };
-            unlocked(stretch, ours, dropped)
-        }
+        libc::MADV_FREE => unlocked(stretch, ours, |part| {
+            drop_pages(e, bell, part, libc::MADV_DONTNEED)
+        }),
         MADV_COLD => unlocked(stretch, ours, |(s, t)| {
             e.cool(s, t - s);
             Ok(())
@@ -108,6 +97,13 @@ fn advise(e: &Engine, bell: usize, stretch: Stretch, ours: &[Stretch], advice: i
         // SAFETY: the program's own call.
         _ => unsafe { mem::madvise(start, end - start, advice) },
     }
+}
+
+fn drop_pages(e: &Engine, bell: usize, stretch: Stretch, advice: i32) -> Result<()> {
+    let hold = e.hold(bell, stretch)?;
+    let (done, said) = apply(e, bell, stretch, advice);
+    hold.end_parts(&done, Fate::Dropped);
+    said
 }
 
 /// Markers in the page table, in place of contents: nothing of ours may come there.

@@ -44,27 +44,14 @@ impl SwapCache {
             Ok(r) => r,
             Err(_) => {
                 self.has_no_descriptor(pmd);
-                self.program().wake(pmd.page_addr(page), PAGE_SIZE);
-                return Plan::Unknown;
+                return self.send_back(pmd, page, Plan::Unknown);
             }
         };
         let mut g = r.lock();
         let (first, way) = Seen::of(&g, page, f.wp).way();
-        match first {
-            First::Nothing => {}
-            First::Settle => self.settle(pmd, &mut g),
-            First::Forget => {
-                self.drop_ahead(&mut g);
-            }
-        }
+        self.prepare(first, pmd, &mut g);
         match way {
-            Way::Wait => {
-                if g.io() == IoState::Writing {
-                    self.stats().writeback_wait.inc();
-                }
-                g.wanted = true;
-                Plan::Wait
-            }
+            Way::Wait => self.await_io(&mut g),
             Way::Decompress => {
                 let unit = self.ask(&mut g, unit);
                 if g.io() == IoState::Idle && !g.salvage && Self::is_whole(unit, &g) {
@@ -104,11 +91,35 @@ impl SwapCache {
                 // A message from before the page was poisoned, or the program dropped the marker by a
                 // call that we do not see: either way it finds the poison when it looks again.
                 let _ = self.poison(pmd, PageMask::of(page..page + 1));
-                self.program().wake(pmd.page_addr(page), PAGE_SIZE);
-                Plan::Served
+                self.send_back(pmd, page, Plan::Served)
             }
             Way::New => self.touch_new(pmd, &mut g, page, new, frame),
         }
+    }
+
+    fn prepare(&self, first: First, pmd: Pmd, g: &mut RangeGuard<'_>) {
+        match first {
+            First::Nothing => {}
+            First::Settle => self.settle(pmd, g),
+            First::Forget => {
+                self.drop_ahead(g);
+            }
+        }
+    }
+
+    /// The end of what is under way wakes the thread.
+    fn await_io(&self, g: &mut RangeGuard<'_>) -> Plan {
+        if g.io() == IoState::Writing {
+            self.stats().writeback_wait.inc();
+        }
+        g.wanted = true;
+        Plan::Wait
+    }
+
+    /// The thread looks at the page again.
+    fn send_back(&self, pmd: Pmd, page: usize, plan: Plan) -> Plan {
+        self.program().wake(pmd.page_addr(page), PAGE_SIZE);
+        plan
     }
 
     /// Where a page is that a fault has come for.

@@ -463,22 +463,7 @@ impl SwapCache {
             pages.insert(page);
         }
         self.charge.charge(pages.count());
-        let scratch = self.scratch.0;
-        let mut opened = PageMask::EMPTY;
-        for page in pages.runs().flatten() {
-            let one = PageMask::of(page..page + 1);
-            if self
-                .open_compressed(pmd, &mut g, one, By::Reclaim, |_| scratch, |_| ())
-                .is_empty()
-            {
-                continue;
-            }
-            let to = self.frames.addr(frame) + page * PAGE_SIZE;
-            // SAFETY: the scratch page is ours, and the frame is, of which this page is missing.
-            if unsafe { self.staging().copy(to, scratch, PAGE_SIZE) }.is_ok() {
-                opened.insert(page);
-            }
-        }
+        let opened = self.open_into(frame, pmd, &mut g, pages);
         self.charge.uncharge(pages.minus(opened).count());
         if opened.is_empty() {
             self.empty(frame, Left::Pieces);
@@ -492,6 +477,33 @@ impl SwapCache {
         self.zswap.admission.written_back(opened.count());
         self.stats().zswpwb.add(opened.count() as u64);
         WriteBack::Ready(pmd)
+    }
+
+    /// Unpacks compressed pages into a frame of which they are missing; says which it could.
+    fn open_into(
+        &self,
+        frame: Frame,
+        pmd: Pmd,
+        g: &mut RangeGuard<'_>,
+        pages: PageMask,
+    ) -> PageMask {
+        let scratch = self.scratch.0;
+        let mut opened = PageMask::EMPTY;
+        for page in pages.runs().flatten() {
+            let one = PageMask::of(page..page + 1);
+            if self
+                .open_compressed(pmd, g, one, By::Reclaim, |_| scratch, |_| ())
+                .is_empty()
+            {
+                continue;
+            }
+            let to = self.frames.addr(frame) + page * PAGE_SIZE;
+            // SAFETY: the scratch page is ours, and the frame is, of which this page is missing.
+            if unsafe { self.staging().copy(to, scratch, PAGE_SIZE) }.is_ok() {
+                opened.insert(page);
+            }
+        }
+        opened
     }
 
     /// The compressed pages of a range become those of another; `there` says where. Both are held by the

@@ -99,113 +99,13 @@ pub struct Trace {
 impl Trace {
     /// The form is described in docs/promote.md.
     pub fn parse(text: &str) -> Result<Trace, String> {
-        let mut trace = Trace {
-            steps: Vec::new(),
-            fast: f64::NAN,
-            slow: f64::NAN,
-            check: 0.0,
-            migrate: 0.0,
-            room: u64::MAX,
-            rate: None,
-            per_call: None,
-            demote: None,
-            daemon: None,
-            window: Limits::default().window,
-            choice: Choice::Second,
-            expect: Vec::new(),
-            largest: 0,
-        };
-        let mut loops: Vec<(usize, usize)> = Vec::new();
+        let mut trace = Trace::new();
+        let mut loops = Vec::new();
         for (number, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or_default();
             let words: Vec<&str> = line.split_whitespace().collect();
-            let wrong = |what: &str| format!("line {}: {what}: '{}'", number + 1, line.trim());
-            match words[..] {
-                [] => {}
-                ["fast", cost] => trace.fast = per_page(cost).ok_or_else(|| wrong("no cost"))?,
-                ["slow", cost] => trace.slow = per_page(cost).ok_or_else(|| wrong("no cost"))?,
-                ["check", cost] => trace.check = per_page(cost).ok_or_else(|| wrong("no cost"))?,
-                ["migrate", cost] => {
-                    trace.migrate = per_page(cost).ok_or_else(|| wrong("no cost"))?;
-                }
-                ["room", size] => trace.room = bytes(size).ok_or_else(|| wrong("no size"))?,
-                ["rate", size] => {
-                    trace.rate = Some(bytes(size).ok_or_else(|| wrong("no size"))?);
-                }
-                ["per-call", size] => {
-                    trace.per_call = Some(bytes(size).ok_or_else(|| wrong("no size"))?);
-                }
-                ["window", time] => {
-                    trace.window = span(time).ok_or_else(|| wrong("no time"))?;
-                }
-                ["demote", "lru"] => trace.demote = Some(Demote::Lru),
-                ["demote", "cold"] => trace.demote = Some(Demote::Cold),
-                ["event", time] => {
-                    trace.costly().event = nanos(time).ok_or_else(|| wrong("no time"))?;
-                }
-                ["record", time] => {
-                    trace.costly().record = nanos(time).ok_or_else(|| wrong("no time"))?;
-                }
-                ["look", cost] => {
-                    trace.costly().look = per_page(cost).ok_or_else(|| wrong("no cost"))?;
-                }
-                ["interval", time] => {
-                    let time = span(time).filter(|time| !time.is_zero());
-                    trace.costly().interval = time.ok_or_else(|| wrong("no time"))?;
-                }
-                ["overhead-budget", share] => {
-                    trace.costly().overhead = percent(share).ok_or_else(|| wrong("no share"))?;
-                }
-                ["work-budget", share] => {
-                    trace.costly().work = percent(share).ok_or_else(|| wrong("no share"))?;
-                }
-                ["policy", "none"] => trace.choice = Choice::None,
-                ["policy", "first"] => trace.choice = Choice::First,
-                ["policy", "second"] => trace.choice = Choice::Second,
-                ["expect", ref rest @ ..] => {
-                    for word in rest {
-                        trace
-                            .expect
-                            .push(word.parse().map_err(|_| wrong("no number"))?);
-                    }
-                }
-                ["load", file, size] => trace.steps.push(Step::Load {
-                    file: file.parse().map_err(|_| wrong("no file number"))?,
-                    bytes: bytes(size).ok_or_else(|| wrong("no size"))?,
-                }),
-                ["read", file, size, call] => trace.steps.push(Step::Read {
-                    file: file.parse().map_err(|_| wrong("no file number"))?,
-                    bytes: bytes(size).ok_or_else(|| wrong("no size"))?,
-                    call: bytes(call).ok_or_else(|| wrong("no size"))?,
-                }),
-                ["random", file, size, call, calls] => trace.steps.push(Step::Random {
-                    file: file.parse().map_err(|_| wrong("no file number"))?,
-                    bytes: bytes(size).ok_or_else(|| wrong("no size"))?,
-                    call: bytes(call).ok_or_else(|| wrong("no size"))?,
-                    calls: calls.parse().map_err(|_| wrong("no number"))?,
-                }),
-                ["pause", time] => {
-                    let time = span(time).ok_or_else(|| wrong("no time"))?;
-                    trace.steps.push(Step::Pause(time));
-                }
-                ["round"] => trace.steps.push(Step::Round),
-                ["loop", times] => {
-                    let times = times.parse().map_err(|_| wrong("no number"))?;
-                    loops.push((trace.steps.len(), times));
-                }
-                ["end"] => {
-                    let (from, times) = loops.pop().ok_or_else(|| wrong("no loop"))?;
-                    let body = trace.steps[from..].to_vec();
-                    if body.len().saturating_mul(times) > 1 << 20 {
-                        return Err(wrong("too many steps"));
-                    }
-                    trace.steps.truncate(from);
-                    for _ in 0..times {
-                        trace.steps.extend(body.iter().cloned());
-                    }
-                }
-                _ => return Err(wrong("not understood")),
-            }
+            let said = trace.line(&words, &mut loops);
+            said.map_err(|what| format!("line {}: {what}: '{}'", number + 1, line.trim()))?;
         }
         if !loops.is_empty() {
             return Err("a loop has no end".to_owned());
@@ -226,6 +126,101 @@ impl Trace {
             return Err("nothing is read".to_owned());
         }
         Ok(trace)
+    }
+
+    /// No step yet, and nothing known of the machine.
+    fn new() -> Trace {
+        Trace {
+            steps: Vec::new(),
+            fast: f64::NAN,
+            slow: f64::NAN,
+            check: 0.0,
+            migrate: 0.0,
+            room: u64::MAX,
+            rate: None,
+            per_call: None,
+            demote: None,
+            daemon: None,
+            window: Limits::default().window,
+            choice: Choice::Second,
+            expect: Vec::new(),
+            largest: 0,
+        }
+    }
+
+    /// Takes a line, or says what is wrong with it. `loops`: those that are open, with where they begin.
+    fn line(&mut self, words: &[&str], loops: &mut Vec<(usize, usize)>) -> Result<(), Wrong> {
+        match *words {
+            [] => {}
+            ["loop", times] => loops.push((self.steps.len(), number(times)?)),
+            ["end"] => {
+                let (from, times) = loops.pop().ok_or("no loop")?;
+                self.repeat(from, times)?;
+            }
+            ["expect", ref seconds @ ..] => {
+                for word in seconds {
+                    self.expect.push(number(word)?);
+                }
+            }
+            _ => match step(words)? {
+                Some(step) => self.steps.push(step),
+                None if self.of_machine(words)? || self.of_daemon(words)? => {}
+                None => return Err("not understood"),
+            },
+        }
+        Ok(())
+    }
+
+    fn repeat(&mut self, from: usize, times: usize) -> Result<(), Wrong> {
+        let body = self.steps[from..].to_vec();
+        if body.len().saturating_mul(times) > 1 << 20 {
+            return Err("too many steps");
+        }
+        self.steps.truncate(from);
+        for _ in 0..times {
+            self.steps.extend(body.iter().cloned());
+        }
+        Ok(())
+    }
+
+    /// Whether the line is of what the machine costs and has.
+    fn of_machine(&mut self, words: &[&str]) -> Result<bool, Wrong> {
+        match *words {
+            ["fast", costs] => self.fast = cost(costs)?,
+            ["slow", costs] => self.slow = cost(costs)?,
+            ["check", costs] => self.check = cost(costs)?,
+            ["migrate", costs] => self.migrate = cost(costs)?,
+            ["room", bytes] => self.room = size(bytes)?,
+            ["demote", "lru"] => self.demote = Some(Demote::Lru),
+            ["demote", "cold"] => self.demote = Some(Demote::Cold),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Whether the line is of what the daemon does, costs, and may cost.
+    fn of_daemon(&mut self, words: &[&str]) -> Result<bool, Wrong> {
+        match *words {
+            ["rate", bytes] => self.rate = Some(size(bytes)?),
+            ["per-call", bytes] => self.per_call = Some(size(bytes)?),
+            ["window", lasts] => self.window = time(lasts)?,
+            ["policy", "none"] => self.choice = Choice::None,
+            ["policy", "first"] => self.choice = Choice::First,
+            ["policy", "second"] => self.choice = Choice::Second,
+            ["event", takes] => self.costly().event = nanos(takes).ok_or("no time")?,
+            ["record", takes] => self.costly().record = nanos(takes).ok_or("no time")?,
+            ["look", costs] => self.costly().look = cost(costs)?,
+            ["interval", lasts] => {
+                let lasts = span(lasts).filter(|time| !time.is_zero());
+                self.costly().interval = lasts.ok_or("no time")?;
+            }
+            ["overhead-budget", share] => {
+                self.costly().overhead = percent(share).ok_or("no share")?
+            }
+            ["work-budget", share] => self.costly().work = percent(share).ok_or("no share")?,
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 
     fn costly(&mut self) -> &mut Costly {
@@ -255,6 +250,50 @@ impl Trace {
             ..self.clone()
         }
     }
+}
+
+/// What is wrong with a line.
+type Wrong = &'static str;
+
+/// What is done, if the line says that.
+fn step(words: &[&str]) -> Result<Option<Step>, Wrong> {
+    let of_file = |text: &str| text.parse().map_err(|_| "no file number");
+    Ok(Some(match *words {
+        ["load", file, bytes] => Step::Load {
+            file: of_file(file)?,
+            bytes: size(bytes)?,
+        },
+        ["read", file, bytes, call] => Step::Read {
+            file: of_file(file)?,
+            bytes: size(bytes)?,
+            call: size(call)?,
+        },
+        ["random", file, bytes, call, calls] => Step::Random {
+            file: of_file(file)?,
+            bytes: size(bytes)?,
+            call: size(call)?,
+            calls: number(calls)?,
+        },
+        ["pause", lasts] => Step::Pause(time(lasts)?),
+        ["round"] => Step::Round,
+        _ => return Ok(None),
+    }))
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, Wrong> {
+    text.parse().map_err(|_| "no number")
+}
+
+fn size(text: &str) -> Result<u64, Wrong> {
+    bytes(text).ok_or("no size")
+}
+
+fn time(text: &str) -> Result<Duration, Wrong> {
+    span(text).ok_or("no time")
+}
+
+fn cost(text: &str) -> Result<f64, Wrong> {
+    per_page(text).ok_or("no cost")
 }
 
 /// "128G" in bytes.
