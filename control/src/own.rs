@@ -1,7 +1,8 @@
 //! The page that one image of a program shares with the supervisor: its limit down, its counters up.
 //!
-//! Each image has one of its own, in a memory file that the supervisor makes. Whoever has it mapped, or
-//! has its file registered with an io_uring, is not gone yet: the supervisor holds a lock on the open
+//! Each image has one of its own, in a memory file that the supervisor makes. An image that has it
+//! mapped, or has its file registered with an io_uring, is not gone yet: the supervisor holds a lock on
+//! the open
 //! file that it hands out, which ends when the last of these lets go of it.
 
 use super::{MAX_DEVICES, MAX_SEGMENTS, SEGMENT_CLUSTERS, WRITES};

@@ -211,7 +211,7 @@ counters! {
     swap_corrupt: Sum,
     /// Failed writes of the device.
     swap_write_errors: Sum,
-    /// Pages lost to read errors; whoever touches one gets SIGBUS.
+    /// Pages lost to read errors; a thread that touches one gets SIGBUS.
     pages_poisoned: Sum,
     /// Bytes read from the devices.
     device_read_bytes: Sum,

@@ -3,8 +3,7 @@
 //!
 //! In assembly for two reasons: AVX-512 intrinsics are newer than this crate's
 //! oldest compiler, and streaming stores are outside the compiler's memory
-//! model. Whoever uses a streaming loop calls [`fence`] before anyone else may
-//! look at the memory.
+//! model. A caller of a streaming loop calls [`fence`] before anyone else may look at the memory.
 #![allow(unsafe_code)]
 
 use core::arch::asm;

@@ -19,7 +19,7 @@
 //! * after [`Device::queue`], submitting and reaping allocate nothing, take no lock, touch no
 //!   lazily built thread-local storage and don't panic: they run inside fault handlers of other
 //!   programs;
-//! * requests in flight at the same time are not ordered. Whoever needs order waits.
+//! * requests in flight at the same time are not ordered. A caller that needs order waits.
 //!
 //! **Fork.** A child must neither use nor drop the queues and devices it inherits: the rings
 //! belong to the parent and are not mapped in the child. It forgets them (`mem::forget`) and opens

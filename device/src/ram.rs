@@ -47,8 +47,8 @@ struct Store {
     errors: AtomicU64,
 }
 
-// SAFETY: the mapping lives as long as the store and is only used through raw copies; who may
-// touch which part at which time is the callers' contract, as with any device.
+// SAFETY: the mapping lives as long as the store and is only used through raw copies; the callers
+// agree which of them may touch which part at which time, as with any device.
 unsafe impl Send for Store {}
 // SAFETY: as above.
 unsafe impl Sync for Store {}

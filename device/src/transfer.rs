@@ -167,7 +167,7 @@ impl Attempt {
     pub fn plan(answer: Answer, len: u32) -> Self {
         match answer {
             Answer::Short(n) if n < len => {
-                // A count that ends inside a page leaves that page untouched: whoever goes on
+                // A count that ends inside a page leaves that page untouched: code that goes on
                 // behind it instead of repeating it loses data and is found out.
                 let whole = n - n % PAGE_SIZE as u32;
                 Self {

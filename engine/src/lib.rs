@@ -1,6 +1,7 @@
 //! Swap huge pages out and in as a whole, in user space, on a stock kernel.
 //!
-//! The engine: what a program's memory is, what of it is where, who brings it in and who takes it out.
+//! The engine: a program's memory, where each part of it is, and the threads that bring it in and take
+//! it out.
 //! It runs inside the program, on threads of its own, and divides nothing with other processes but what
 //! `control` says. It may use every room below it and shows them under their old names, so that
 //! a user of the library needs this crate only. It may not know of the library that is preloaded, of

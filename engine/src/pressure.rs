@@ -1,4 +1,4 @@
-//! How memory pressure is told: who needs pages calls reclaim, and waits for it.
+//! How memory pressure is told: a thread that needs pages calls reclaim, and waits for it.
 //! `fault` and `reclaim` know each other by this alone.
 
 use crate::charge::Charge;

@@ -1,8 +1,8 @@
 //! How deeply idle processors of this machine may sleep (PM QoS, Documentation/power/pm_qos_interface.rst).
 //!
 //! A virtual processor that has nothing to do halts: the host takes it away, and an interrupt or another processor's call
-//! brings it back 20 to 60 µs later. Who waits for a page from a quick disk waits for that twice and more. A latency of
-//! zero has idle processors poll instead, where the kernel has a driver that can (`cpuidle`).
+//! brings it back 20 to 60 µs later. A program that waits for a page from a quick disk waits for that twice and more.
+//! With a latency of zero idle processors poll instead, where the kernel has a driver that can (`cpuidle`).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ const DRIVER: &str = "/sys/devices/system/cpu/cpuidle/current_driver";
 /// On larger machines more than the run's processors would poll for it.
 pub const FEW_CPUS: usize = 8;
 
-/// Holds the machine's latency at a value as long as it lives, whoever is killed.
+/// Holds the machine's latency at a value as long as it lives, also when its owner is killed.
 pub struct Request(#[allow(dead_code)] File);
 
 impl Request {

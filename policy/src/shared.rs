@@ -1,9 +1,10 @@
-//! Who copies a folio that is shared since a fork, when one of its sharers writes to it.
+//! Whether the kernel or the engine copies a folio that is shared since a fork, when one of its
+//! sharers writes to it.
 //!
-//! The kernel takes the huge page apart and copies 4 KiB for each page that is written. Who writes page after page
-//! pays 512 faults for a folio; so once that is seen its folios are copied whole, the target page last (reference
-//! 004), and those that come next before they are written to. Who jumps keeps the kernel's way: it copies what is
-//! needed and nothing else.
+//! The kernel takes the huge page apart and copies 4 KiB for each page that is written. A program that writes page
+//! after page pays 512 faults for a folio; so once that is seen its folios are copied whole, the target page last
+//! (reference 004), and those that come next before they are written to. A program that jumps keeps the kernel's
+//! way, which copies the needed pages and nothing else.
 
 use hugeswap_mm::{Pmd, PMD_NR};
 

@@ -1,6 +1,6 @@
 //! Whose turn it is to leave memory: resident ranges are on two lists, each in the order in which they came to it.
 //!
-//! Touches of resident memory can't be seen. What can be seen is how a range came in: by a walk, or
+//! Touches of resident memory can't be seen, but how a range came in can: by a walk, or
 //! because the program jumped there. A walk through more than fits misses everything if the oldest
 //! leaves first; so what walks bring in leaves first, and of it one in [`STAYS`] goes to the main
 //! list, with what jumps, first touches and second chances bring in. A walk over and over then

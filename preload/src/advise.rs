@@ -55,8 +55,8 @@ fn advise(e: &Engine, bell: usize, stretch: Stretch, ours: &[Stretch], advice: i
         MADV_GUARD_INSTALL => install_guards(e, bell, stretch),
         MADV_GUARD_REMOVE => remove_guards(e, bell, stretch),
         libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => wipe_on_fork(e, bell, stretch, advice),
-        // Free to be dropped at any time, and now is best: who has moved a page out can't tell whether
-        // it was written since, and would have to write it to swap.
+        // Free to be dropped at any time, and now is best: once a page is moved out nobody can tell
+        // whether it was written since, and it would have to be written to swap.
         libc::MADV_FREE => unlocked(stretch, ours, |part| {
             drop_pages(e, bell, part, libc::MADV_DONTNEED)
         }),

@@ -52,7 +52,7 @@ extern "C-unwind" fn hugeswap_seccomp(
     to_c(result)
 }
 
-/// A hook notes the filter. What it is worth the kernel says, and nothing is changed of it, nor errno.
+/// A hook notes the filter. The kernel judges it; the result and errno stay as they are.
 fn tell_of(filter: usize) {
     if hugeswap::engine::get().is_none() {
         return;

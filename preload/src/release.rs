@@ -53,7 +53,8 @@ fn release(e: &Engine, bell: usize, from: usize, to: usize) -> Result<(), Errno>
         // It stays ours, and the kernel refuses the registration.
         let _ = lock::let_go(e, bell, from, to);
     })?;
-    // The tables forget it. What is resident stays where it is; what was never touched must stay
+    // The tables forget it. Resident pages stay where they are; pages that were never touched must
+    // stay
     // missing.
     e.discard(from, len);
     e.unregister(bell, from, len)?;

@@ -1,7 +1,8 @@
 //! A program that gives up rights, as servers do after their start: the engine's threads would keep them, in
 //! memory that the program can write. So they give them up too (`Engine::give_up`).
 //!
-//! Only what can't be had back counts: who has a user or a capability saved may take it again himself.
+//! Only rights that can't be had back count: a program that has a user or a capability saved may take
+//! it again itself.
 //!
 //! The functions below stand before those of the C library, for programs that call them by name.
 

@@ -206,8 +206,8 @@ pub fn be_strict() -> i64 {
     ];
     let no_new_rights = [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0, 0];
     task::ends_by_filter_are_kills();
-    // SAFETY: the structures outlive the calls. Who may not install filters gives a right up that is
-    // of no use any more: the thread can never exec.
+    // SAFETY: the structures outlive the calls. A thread that may not install filters gives a right
+    // up that is of no use any more: it can never exec.
     unsafe {
         match raw(libc::SYS_seccomp, args) {
             r if r == -i64::from(libc::EACCES) => {

@@ -1,7 +1,8 @@
 //! Addresses for the program's anonymous memory.
 //!
-//! The window is one inaccessible mapping, registered with the engine once. What the program maps
-//! is a stretch of it made accessible. What it unmaps is really unmapped, so that whoever touches
+//! The window is one inaccessible mapping, registered with the engine once. A mapping of the
+//! program is a stretch of it made accessible. A stretch that it unmaps is really unmapped, so that
+//! a thread that touches
 //! it finds nothing there: it is *bare*. When enough is bare it is mapped and registered again, all
 //! with one request. Small mappings are put next to each other, so that together they fill 2 MiB
 //! ranges; mappings of 2 MiB and more begin at such a range.
@@ -188,7 +189,8 @@ impl Window {
         }
     }
 
-    /// What is bare, if it is time to map it again: whoever asks has to give it afterwards.
+    /// The bare stretches, if it is time to map them again: the caller has to give them back
+    /// afterwards.
     pub fn take_bare(&mut self) -> Option<Extents> {
         if self.bare_bytes < BARE_BYTES && self.bare.len() < BARE_PIECES {
             return None;

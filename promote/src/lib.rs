@@ -14,7 +14,7 @@
 //! * `rate`, `hot`, `queue`, `backoff`, `policy`: what is promoted, when, and when not;
 //! * `credit`, `pace`, `ledger`: what looking and all else may cost, and has cost;
 //! * `tiers`, `trace`, `place`, `files`: what the kernel knows and can do;
-//! * `readers`: who reads what, and where;
+//! * `readers`: which processes read what, and where;
 //! * `stats`, `daemon`: all of it together;
 //! * `simulate`: the same policy over a trace and a model of two tiers.
 #![deny(unsafe_code)]

@@ -1,13 +1,14 @@
 //! Divides the limit among the processes of a run.
 //!
-//! The limit is one for all. Everybody keeps what it uses until somebody wants more than it has; then the
-//! largest give way, step by step, until those that want more have as much as each other. Who rests
-//! meanwhile gives up what it holds, little by little: if it is used after all, it has faults, and rests no
-//! more. A limit is raised only out of what nobody holds: lowering another's comes first, and only what that
-//! process has really given up is handed on. Who asks is told whether more is still to come.
+//! The limit is one for all. Each process keeps what it uses until another wants more than it has; then the
+//! largest give way, step by step, until those that want more have as much as each other. A process that
+//! rests meanwhile gives up what it holds, little by little: if it uses it after all, it has faults, and
+//! rests no more. A limit is raised only out of memory that nobody holds: lowering another's comes first,
+//! and only what that process has really given up is handed on. A process that asks is told whether more is
+//! still to come.
 //!
-//! Groups have limits of their own within the run's. What is wanted in a group that is full only those within it
-//! give way for.
+//! Groups have limits of their own within the run's. For a wish in a group that is full only the processes
+//! within it give way.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Acquire, Release};

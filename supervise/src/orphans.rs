@@ -19,7 +19,7 @@ use super::sys::{self, Process};
 const FROM: usize = 2 << 20;
 const TO: usize = (1 << 47) - PAGE_SIZE;
 
-/// The engine has ended. Who waits for its answers faults again.
+/// The engine has ended. Threads that wait for its answers fault again.
 pub fn begin(faults: &OwnedFd) {
     Uffd::from_fd(faults.as_raw_fd()).wake(FROM, TO - FROM);
 }
@@ -76,8 +76,8 @@ fn signal(tid: u32, image: &Object) {
     }
 }
 
-/// Answers what has come to the image's. False: it is of no use any more. Who waits for its answers has it too, and may have
-/// changed it.
+/// Answers what has come to the image's. False: it is of no use any more. The process that waits for its answers has it
+/// too, and may have changed it.
 pub fn answer(faults: &OwnedFd, image: &Object) -> bool {
     let uffd = Uffd::from_fd(faults.as_raw_fd());
     let mut room = [Msg::default(); 16];

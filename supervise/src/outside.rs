@@ -162,7 +162,7 @@ impl Outside {
         self.next.saturating_duration_since(Instant::now())
     }
 
-    /// What the managed part may have, if there is news of it. Who has come counts at once, and is measured in its time.
+    /// What the managed part may have, if there is news of it. A newcomer counts at once, and is measured in its time.
     pub fn look(&mut self, processes: &mut Processes, strangers: &Watch) -> Option<u64> {
         let now = Instant::now();
         let nr = processes.nr_live();

@@ -1,6 +1,6 @@
 //! Signals between the user, the front and the program.
 //!
-//! What is sent to the front alone is meant for the program, and handed on. What is sent to the whole
+//! A signal to the front alone is meant for the program, and handed on. A signal to the whole
 //! group (by the terminal, or by `kill(0)`) the program has already. To tell one from the other, front
 //! and supervisor, which is of the group too, block these signals: what the supervisor has pending was
 //! sent to both. That may also be somebody who sends to each `hugeswap` that there is (`pkill`): so from

@@ -258,7 +258,7 @@ pub fn raise_file_size() -> libc::rlimit {
         rlim_max: libc::RLIM_INFINITY,
     };
     let before = raise(libc::RLIMIT_FSIZE);
-    // SAFETY: the structure outlives the call. Who may not is refused.
+    // SAFETY: the structure outlives the call. Without the right it is refused.
     unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &none) };
     before
 }

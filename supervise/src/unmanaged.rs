@@ -1,7 +1,7 @@
 //! Programs of the run that hugeswap is not in: their memory is bounded by nobody, so it is said.
 //!
-//! A managed program that is about to become one that can't be managed says so itself. Who descends from the run's
-//! processes and has not registered is looked at in `/proc`, too. The loader maps
+//! A managed program that is about to become one that can't be managed says so itself. Descendants of the run's
+//! processes that have not registered are looked at in `/proc`, too. The loader maps
 //! what is to be preloaded before any other library, and the kernel tells of a program how it was
 //! started: so whether one will register is known from what it is, not from how long it takes.
 

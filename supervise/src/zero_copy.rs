@@ -370,7 +370,8 @@ fn serve(listener: OwnedFd, control: Writer, pages: &Pages, watch: Watch) {
                 }
             }
             if call.data.nr as i64 == libc::SYS_openat2 && call.data.args[5] == GUARD_STOP as u64 {
-                // The program wants a listener of its own. Who asks goes on when ours is closed.
+                // The program wants a listener of its own. The thread that asks goes on when ours
+                // is closed.
                 control.stop_recycling();
                 return;
             }

@@ -59,7 +59,7 @@ pub fn close(fd: i32) {
     if fd < 0 {
         return;
     }
-    // SAFETY: no pointers; who calls this owns the descriptor.
+    // SAFETY: no pointers; the caller owns the descriptor.
     let _ = unsafe { syscall(libc::SYS_close, [fd as usize]) };
 }
 

@@ -167,7 +167,7 @@ fn refused(e: Errno, done: i64) -> Refused {
     }
 }
 
-/// `/dev/userfaultfd`, once it was opened; -1 before. Who has it needs no other right, so it is
+/// `/dev/userfaultfd`, once it was opened; -1 before. Its owner needs no other right, so it is
 /// kept, and handed to forked children, whatever becomes of the program's privileges.
 static DEVICE: AtomicI32 = AtomicI32::new(-1);
 
@@ -318,7 +318,7 @@ impl Uffd {
         self.register(addr, len, MODE_MISSING | MODE_WP)
     }
 
-    /// The range is not ours any more; whoever waits there looks again.
+    /// The range is not ours any more; threads that wait there look again.
     pub fn unregister(&self, addr: usize, len: usize) -> Result<(), Errno> {
         let mut r = Range {
             start: addr as u64,

@@ -25,8 +25,8 @@ use hugeswap_sys::{mem, thread, Errno};
 use slab::{Block, Slab, BLOCK, MAX_BLOCKS};
 
 /// An object begins with four words: its length, above which is its codec; the time at which it was stored; and
-/// whose it is, a range and a page. Who changes these last two has the range's lock; who reads them without it
-/// takes what it finds for a hint.
+/// whose it is, a range and a page. A thread that changes these last two has the range's lock; one that reads
+/// them without it takes what it finds for a hint.
 const LEN_BITS: u32 = 16;
 const HEAD: usize = 4 * WORD;
 const WORD: usize = size_of::<u32>();

@@ -11,8 +11,8 @@ const PREFIX: &[u8] = b"hugeswap-";
 
 /// A connection with the supervisor, which has the other end of `door`. `hello` is the first packet.
 pub fn knock(door: i32, hello: Request) -> Result<i32, Errno> {
-    // Made here: so the kernel says whose it is. Who has made two sockets may be somebody who knows nothing of
-    // this; so the packet says too who has sent it.
+    // Made here: so the kernel says whose it is. The maker of two sockets may be a process that knows nothing
+    // of this; so the packet names its sender too.
     let [ours, theirs] = pair()?;
     let passed = pass(door, &[theirs])
         .and_then(|()| names_sender(ours, true))

@@ -59,7 +59,7 @@ pub struct Options {
     /// Longer requests are cut into I/Os of this size, all in flight at once: 512 KiB to 2 MiB.
     pub piece: u32,
     /// A file that each ring holds as well: the kernel lets go of it once the ring's last request
-    /// has ended, whoever was killed when. The caller keeps the number open.
+    /// has ended, also when processes are killed. The caller keeps the number open.
     pub line: Option<RawFd>,
     /// Test answers in place of the kernel's.
     pub inject: Option<Arc<dyn Inject>>,

@@ -298,7 +298,8 @@ impl Engine {
         self.fill_doorbell(bell, r.heard.load(Relaxed));
     }
 
-    /// In the handler thread: whoever reads the page goes on, and the next who reads the other is heard.
+    /// In the handler thread: the thread that reads the page goes on, and the next one that reads the
+    /// other is heard.
     fn fill_doorbell(&self, bell: usize, which: usize) {
         let (page, other) = (
             self.doorbells.page(bell, which),

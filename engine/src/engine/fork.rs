@@ -34,7 +34,7 @@ pub struct ForkToken {
 impl Engine {
     /// Before everything else, while the other threads still run: what is resident will count
     /// twice, once for the child, and each of its pages may become two. So there must be room for
-    /// that within the run's limit, whoever writes to how many of them.
+    /// that within the run's limit, whichever of the two writes to how many of them.
     pub fn fork_make_room(&self) {
         let c = &self.cache.charge;
         let limit = c.control.settings.limit_bytes as i64 / crate::mm::PAGE_SIZE as i64;

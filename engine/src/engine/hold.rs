@@ -236,7 +236,7 @@ impl crate::swap_cache::SwapCache {
         if fate == Fate::Dropped {
             return 0;
         }
-        // Of a range that is another's in part, whoever has the larger part speaks for it.
+        // The owner of the larger part speaks for a range that is another's in part.
         if pages.count() * 2 >= PMD_NR {
             g.hints = Hints::default();
         }

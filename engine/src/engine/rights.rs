@@ -1,6 +1,6 @@
 //! The program gives up rights: the engine's threads, which the C library does not know, do so too.
 //!
-//! Each makes the system calls itself, between two of its turns. What its rings carry out they carry out with
+//! Each makes the system calls itself, between two of its turns. Its rings carry out their requests with
 //! the rights of who asks, so nothing of theirs has to end.
 
 use super::Engine;

@@ -304,8 +304,8 @@ pub(super) fn run(e: &'static Engine, s: &Start<'_>) {
     if let Err(err) = spawned {
         return s.finish(Err(StartError::Resources(err)));
     }
-    // Both threads call the C library while they set themselves up. Whoever waits for us changes
-    // its code next (see the preloaded library), so that must be over.
+    // Both threads call the C library while they set themselves up. The thread that waits for us
+    // changes its code next (see the preloaded library), so that must be over.
     while e.reclaim_ready.load(Acquire) == 0 {
         futex::wait(&e.reclaim_ready, 0, None, Scope::Process);
     }

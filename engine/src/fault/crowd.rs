@@ -75,7 +75,7 @@ impl Crowd {
     }
 
     fn hurry(&mut self, on: bool) {
-        // Not otherwise: who looks for faults in vain should go last.
+        // Not otherwise: a thread that looks for faults in vain should go last.
         let by = if on { sched::NICER } else { 0 };
         self.nice = self.nice.filter(|nice| sched::set_nice(nice - by).is_ok());
     }

@@ -1,7 +1,7 @@
 //! Writes down the faults that come, for `bench policies` (docs/traces.md): `run --record-faults`.
 //!
-//! In blocks, each complete in itself, because all processes of a run write to the same file. Who is killed leaves
-//! out what came in the last moment.
+//! In blocks, each complete in itself, because all processes of a run write to the same file. A process that is
+//! killed leaves out the faults of its last moment.
 
 use crate::mm::PAGE_SIZE;
 use crate::sys::fd;

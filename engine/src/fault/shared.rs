@@ -1,4 +1,4 @@
-//! Writes to folios that are shared since a fork: who copies them.
+//! Writes to folios that are shared since a fork: the kernel copies them, or the engine.
 
 use super::Handler;
 use crate::mm::{Pmd, PMD_NR};

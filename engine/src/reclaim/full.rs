@@ -7,8 +7,8 @@ use crate::sys::{fd, thread};
 use core::sync::atomic::Ordering::Relaxed;
 
 impl Reclaim<'_> {
-    /// There is no room in compressed memory, and no device. A fork that needs room for the child is no reason to take it for
-    /// full: who forks asks for what can be had.
+    /// There is no room in compressed memory, and no device. A fork that needs room for the child is no reason to take
+    /// it for full: it asks for what can be had.
     pub(super) fn no_room(&mut self) -> Step {
         let (charge, proc) = (&self.cache.charge, self.kick.proc());
         if charge.is_capped() {

@@ -15,12 +15,13 @@ const COPY_MAX: usize = 64;
 ///
 /// Pages leave by UFFDIO_MOVE, which refuses pages that something holds for I/O. Without it (before
 /// Linux 6.8) they are protected against writing, copied, and dropped with MADV_DONTNEED. But
-/// protection stops only who comes through the page table. Whoever pinned the page before (a direct
-/// read in flight, buffers registered with io_uring or a device) goes on writing into the page
-/// that was dropped, and the program never sees the data; and user space cannot see a pin. So pages are
+/// protection stops only writers that come through the page table. A writer that pinned the page before
+/// (a direct read in flight, buffers registered with io_uring or a device) goes on writing into the
+/// page that was dropped, and the program never sees the data; and user space cannot see a pin. So
+/// pages are
 /// copied out only as long as the run's guard (`supervise/src/zero_copy.rs`) has seen no call by which
-/// the program could have pinned any. The guard is asked after the pages are protected: whoever is
-/// let through afterwards must fault on a protected page first, and waits.
+/// the program could have pinned any. The guard is asked after the pages are protected: a thread
+/// that is let through afterwards must fault on a protected page first, and waits.
 pub enum Victim {
     /// Its pages are in a frame, out of the program's reach; see `start_write`.
     Inactive,
@@ -32,8 +33,8 @@ pub enum Victim {
 
 impl SwapCache {
     /// Takes pages of a range (popped from the LRU list) out of the program: a folio as a whole, of others
-    /// those whose turn it is. Whoever touches one before it is written gets it back at once: that is the
-    /// second chance.
+    /// the pages whose turn it is. A thread that touches one before it is written gets it back at once:
+    /// that is the second chance.
     pub fn deactivate(&self, pmd: Pmd) -> Victim {
         let Some(r) = self.ranges.get(pmd) else {
             return Victim::Skip;

@@ -9,7 +9,7 @@ use crate::vma::RangeGuard;
 use core::sync::atomic::Ordering::Relaxed;
 
 impl SwapCache {
-    /// A page cannot be read from the device: whoever touches it gets SIGBUS.
+    /// A page cannot be read from the device: a thread that touches it gets SIGBUS.
     pub(super) fn lose(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) {
         // Counted and told first: poisoning wakes the program, and it may die of it.
         self.stats().pages_poisoned.add(pages.count() as u64);

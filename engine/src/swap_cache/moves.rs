@@ -1,5 +1,5 @@
-//! Swap entries that go from one range to another, under nobody's eyes: whoever looks through all ranges
-//! must know whether some were on their way.
+//! Swap entries that go from one range to another, under nobody's eyes: a thread that looks through all
+//! ranges must know whether some were on their way.
 
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 

@@ -177,7 +177,8 @@ impl SwapCache {
         self.pagemap().exclusive(pmd.addr(), PMD_NR).unwrap_or(0)
     }
 
-    /// The folio will be copied; whoever touches it meanwhile waits. False if that can't be. `wanted`: somebody waits
+    /// The folio will be copied; a thread that touches it meanwhile waits. False if that can't be. `wanted`: somebody
+    /// waits
     /// already.
     pub fn begin_copy(&self, pmd: Pmd, target: usize, wanted: bool) -> bool {
         let Some(r) = self.ranges.get(pmd) else {
@@ -247,7 +248,8 @@ impl SwapCache {
         }
         // Before anything happens: it says that a core file may lack something (`supervise::core_file`).
         self.stats().thp_cow.inc();
-        // SAFETY: what is at the alias is ours and was copied. The range stays mapped; whoever touches it waits for us.
+        // SAFETY: what is at the alias is ours and was copied. The range stays mapped; a thread that touches it waits
+        // for us.
         let moved = unsafe { mem::move_contents(pmd.addr(), alias, PMD_SIZE) };
         let map = self.pagemap();
         let as_expected = moved.is_ok()

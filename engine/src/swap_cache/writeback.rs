@@ -96,7 +96,8 @@ impl SwapCache {
         let kept = failed.minus(copied);
         let gone = pages.minus(copied).minus(kept);
         if g.back && failed.is_empty() {
-            // Nothing of it was copied: who wants the whole makes the others wait for it too.
+            // Nothing of it was copied: a thread that wants the whole makes the others wait for it
+            // too.
             self.stats().swap_cache_hit.inc();
             self.stats().writeback_copied.add(pages.count() as u64);
             if !self.keeps_folio(&g) {

@@ -253,7 +253,7 @@ impl SwapCache {
     }
 
     /// Opens `pages`, which are compressed, each to its place; returns those that could be, and tells the age
-    /// of each. The others are lost: whoever touches them gets SIGBUS.
+    /// of each. The others are lost: a thread that touches them gets SIGBUS.
     fn open_compressed(
         &self,
         pmd: Pmd,

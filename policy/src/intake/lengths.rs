@@ -1,14 +1,14 @@
-//! How far walks go, learned from those before: of the pages that walks went after they had come to 2^k, how many were
+//! How far walks go, learned from those before: how many of the pages that walks went after they had come to 2^k were
 //! the last.
 //!
 //! So what is brought in for one follows from what it is likely to use, and not from how often it went on: a program
-//! that reads objects of three pages ends its walks after three, one that scans never does. Walks that end are those that
-//! nothing has gone on with until their place was needed for another. Who scans the same memory again and again always ends at
-//! the same place; of the pages before it that is one in many thousands.
+//! that reads objects of three pages ends its walks after three, one that scans never does. A walk has ended if nothing
+//! has gone on with it until its place was needed for another. A program that scans the same memory again and again
+//! always ends at the same place; that is one page among many thousands before it.
 
 use hugeswap_mm::PMD_NR;
 
-/// 2^0 to 2^15 pages: 128 MiB. Who has come further goes on as others did from there.
+/// 2^0 to 2^15 pages: 128 MiB. A walk that has come further goes on as others did from there.
 const LEVELS: usize = 16;
 /// So likely it must be that the last page of what is brought in is used: of single pages, where one too many costs little
 /// and one too few a fault; of a whole range, which makes others leave; and of ranges that nobody waits for. By the

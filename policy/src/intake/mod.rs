@@ -78,8 +78,8 @@ enum Approach {
 pub struct Arrival {
     fault: Fault,
     approach: Approach,
-    /// It is a walk's, and of the range that it came from all is resident. Who wants one page of each range
-    /// looks like a walk too, but does not leave a range behind that is all there.
+    /// It is a walk's, and all of the range that it came from is resident. A program that wants one page of
+    /// each range looks like a walk too, but does not leave a range behind that is all there.
     left_all: bool,
     /// Pages of zeros for a place that was never touched.
     pub new: usize,

@@ -1,8 +1,8 @@
 //! Which faults belong to a walk through memory, and how much to bring in.
 //!
 //! A walk goes through memory page by page, up or down; a jump lands anywhere. The rule keeps the
-//! last places that faulted, and the walks that went on last: who merges, or walks and jumps, has
-//! many faults between two of one walk. A fault just beyond what was brought in at a place or for a walk goes on with
+//! last places that faulted, and the walks that went on last: a program that merges, or walks and jumps, has many
+//! faults between two of one walk. A fault just beyond what was brought in at a place or for a walk goes on with
 //! it. As many pages come in for it, 64 at most, as it is likely to use by what is known of walks that had come as far
 //! (`lengths`). A walk that has reached the edge of its 2 MiB range and enters the next takes whole folios from there, or what
 //! is missing of them, and the next ones are read ahead, each where that is likely to be used. What is resident on its
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(s.window(), 4);
     }
 
-    /// One page of each range, at its edge: whoever wants no more must not get all.
+    /// One page of each range, at its edge: a program that wants no more must not get all.
     #[test]
     fn a_page_of_each_range_is_no_walk() {
         let mut s = Streams::default();

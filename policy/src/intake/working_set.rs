@@ -4,7 +4,8 @@
 //! from then on: its next faults would come one by one, and nothing is lost by having it. Where they
 //! do not, each page that nobody asked for takes the place of one that somebody will.
 //!
-//! How many ranges the faults meet is a guess: what is resident does not fault. What speaks against it is
+//! The number of ranges that the faults meet is a guess: resident ranges do not fault. What speaks
+//! against it is
 //! ranges that come back soon after they left. That stays known after a wrong guess, and shows
 //! while one is made.
 

@@ -147,7 +147,7 @@ fn a_file_under_a_lease_is_left_alone() {
     fs::remove_dir_all(dir).unwrap();
 }
 
-/// A pipe that a file changes places with: who opens it, if only for a moment, lets the writer go on that waits for that.
+/// A pipe that a file changes places with: opening it, if only for a moment, lets the writer go on that waits for that.
 struct Trap {
     pipe: PathBuf,
     writer: Option<std::thread::JoinHandle<()>>,

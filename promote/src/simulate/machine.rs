@@ -313,7 +313,7 @@ impl<'a> Machine<'a> {
                 Demote::Lru => *self.by_age.first()?,
                 Demote::Cold => {
                     let heat = self.policy.heat(block, time);
-                    // The oldest of them; who was read lately is not looked at.
+                    // The oldest of them; blocks that were read lately are not looked at.
                     let oldest = self.by_age.iter().take(64);
                     let mut cold = oldest.filter(|(_, old)| self.policy.cold(*old, heat, time));
                     *cold.next()?

@@ -69,7 +69,7 @@ mod tests {
     }
 
     /// A walk over twice the fast node, with the kernel demoting the least
-    /// recently used: whoever promotes all of it moves all of it each time.
+    /// recently used: promoting all of it moves all of it each time.
     #[test]
     fn a_hot_set_too_large_backs_off() {
         let text = "fast 1s/1G\nslow 1.3s/1G\nmigrate 0.2s/1G\nroom 4G\ndemote lru\n\

@@ -72,7 +72,7 @@ pub struct Processes {
     pub groups: Groups,
     /// Counters of images that are gone.
     past: Box<Stats>,
-    /// The run ends: whoever comes is killed.
+    /// The run ends: processes that come are killed.
     ends: bool,
     /// Some program of the run has registered.
     has_come: bool,

@@ -96,7 +96,7 @@ impl Run {
             }
         }
         News::Ended(s, stays).tell(status);
-        // Daemons may live on; whoever reads our streams need not wait for them.
+        // Daemons may live on; readers of our streams need not wait for them.
         sys::detach_streams(&[2]);
     }
 
