@@ -64,12 +64,18 @@ macro_rules! counters {
                 $(self.$name.set(0);)*
                 self.fault_ns.clear();
             }
-            /// Adds the counters of another process, which `lives` or has ended.
-            pub fn merge(&self, o: &Stats, lives: bool) {
+            /// Adds the counters of another process.
+            pub fn merge(&self, o: &Stats) {
+                self.merge_ended(o);
+                $(if let Merge::Now = Merge::$merge {
+                    self.$name.add(o.$name.get());
+                })*
+            }
+            /// The same of one that has ended: it has nothing now.
+            pub fn merge_ended(&self, o: &Stats) {
                 $(match Merge::$merge {
                     Merge::Sum => self.$name.add(o.$name.get()),
                     Merge::Max => self.$name.raise_to(o.$name.get()),
-                    Merge::Now if lives => self.$name.add(o.$name.get()),
                     Merge::Now => {}
                 })*
                 self.fault_ns.merge(&o.fault_ns);

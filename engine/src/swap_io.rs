@@ -14,6 +14,15 @@ use crate::sys::Errno;
 use core::ops::Range;
 use std::os::fd::RawFd;
 
+/// How long to look for requests that have ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// Without waiting.
+    Now,
+    /// Asleep, if none has.
+    OneEnded,
+}
+
 /// One thread's transfers, `N` of them at most.
 pub struct SwapIo<T, const N: usize> {
     queues: Vec<Box<dyn Queue>>,
@@ -156,7 +165,7 @@ impl<T: Copy, const N: usize> SwapIo<T, N> {
         // SAFETY: the caller's contract.
         while unsafe { self.queues[part.device].submit(req) }.is_err() {
             self.kick();
-            self.reap(true);
+            self.reap(Until::OneEnded);
         }
     }
 
@@ -174,12 +183,12 @@ impl<T: Copy, const N: usize> SwapIo<T, N> {
         }
     }
 
-    /// Looks for requests that have ended; with `wait`, until there is one. False if there was none.
-    pub fn reap(&mut self, wait: bool) -> bool {
+    /// Looks for requests that have ended. False if there was none.
+    pub fn reap(&mut self, until: Until) -> bool {
         let (queues, places) = (&mut self.queues, &mut self.places);
         let mut any = false;
         for q in queues.iter_mut().filter(|q| q.in_flight() > 0) {
-            let sleep = wait && !any;
+            let sleep = until == Until::OneEnded && !any;
             q.reap(sleep, &mut |c| {
                 any = true;
                 places.complete(c);
@@ -328,15 +337,15 @@ mod tests {
         }
         io.send(2);
         for _ in 0..3 {
-            assert!(io.reap(true) && io.ended().is_none());
+            assert!(io.reap(Until::OneEnded) && io.ended().is_none());
         }
         assert_eq!(io.free().collect::<Vec<_>>(), [0, 1, 3]);
-        assert!(io.reap(true));
+        assert!(io.reap(Until::OneEnded));
         let failed = PageMask::of(3..7);
         let end = io.ended().unwrap();
         assert_eq!((end.place, end.what, end.failed), (2, 7, failed));
         assert_eq!((end.errors, end.no_space, end.is_ok()), (1, true, false));
-        assert!(io.ended().is_none() && !io.reap(true));
+        assert!(io.ended().is_none() && !io.reap(Until::OneEnded));
         assert_eq!((io.in_flight(), io.free().count()), (0, 4));
     }
 
@@ -345,7 +354,7 @@ mod tests {
         let mut io = Slow::io::<4>(8, 8);
         io.begin(0, 1);
         make(&mut io, 0, 0..1);
-        assert!(io.reap(true) && io.ended().is_none());
+        assert!(io.reap(Until::OneEnded) && io.ended().is_none());
         io.send(0);
         assert_eq!(io.ended().unwrap().failed, PageMask::EMPTY);
         // Without requests it ends at once.
@@ -416,7 +425,7 @@ mod tests {
                         io.send(place);
                     }
                     _ => {
-                        io.reap(true);
+                        io.reap(Until::OneEnded);
                     }
                 }
                 while let Some(end) = io.ended() {

@@ -120,7 +120,7 @@ fn set(e: &Engine, bell: usize, h: &mut Heap, addr: usize) -> Result<(), Errno> 
         let (at, n) = (h.open, open - h.open);
         // SAFETY: the stretch belongs to the heap and was not accessible before.
         unsafe { mem::mprotect(at, n, libc::PROT_READ | libc::PROT_WRITE) }?;
-        e.set_writable(at, n, true)?;
+        e.add_writable(at, n)?;
         h.open = open;
     } else if addr < h.now {
         // What is given up reads as zeros if the heap grows again.

@@ -70,7 +70,7 @@ fn adopt_stretch(e: &Engine, stretch: &[Found]) {
             let _ = e.adopt_resident(0, m.start, len);
         }
         if is_writable(m.prot) {
-            let _ = e.set_writable(m.start, len, true);
+            let _ = e.add_writable(m.start, len);
         }
     }
 }

@@ -40,7 +40,7 @@ pub fn lock(e: &Engine, addr: usize, len: usize, flags: i32) -> Result<usize> {
         ours
     };
     for (from, to) in ours {
-        e.set_writable(from, to - from, false)?;
+        e.remove_writable(from, to - from)?;
     }
     Ok(0)
 }
@@ -86,7 +86,7 @@ pub fn let_go(e: &Engine, bell: usize, start: usize, end: usize) -> Result<()> {
 pub fn movable_again(e: &Engine, start: usize, end: usize) -> Result<()> {
     let parts = state().lock().movable(start, end);
     for (s, t) in parts {
-        e.set_writable(s, t - s, true)?;
+        e.add_writable(s, t - s)?;
     }
     Ok(())
 }
@@ -151,7 +151,7 @@ pub fn pin(e: &Engine, addr: usize, len: usize) -> Result<usize> {
         ours
     };
     for (from, to) in ours {
-        e.set_writable(from, to - from, false)?;
+        e.remove_writable(from, to - from)?;
         const MADV_POPULATE_WRITE: i32 = 23;
         // SAFETY: contents do not change; the handler serves the faults.
         unsafe { mem::madvise(from, to - from, MADV_POPULATE_WRITE) }?;

@@ -94,7 +94,7 @@ fn open(e: &Engine, at: usize, len: usize, prot: i32) -> Result<()> {
         unsafe { mem::mprotect(at, len, prot) }?;
     }
     match is_writable(prot) {
-        true => e.set_writable(at, len, true),
+        true => e.add_writable(at, len),
         false => Ok(()),
     }
 }
@@ -102,7 +102,7 @@ fn open(e: &Engine, at: usize, len: usize, prot: i32) -> Result<()> {
 /// Gives up what was taken of the window, whatever was done with it; it is reserved.
 fn abandon(e: &Engine, bell: usize, at: usize, len: usize) {
     if unmap(e, bell, at, at + len).is_err() {
-        let _ = e.set_writable(at, len, false);
+        let _ = e.remove_writable(at, len);
         state().lock().window.give(at, at + len);
     }
 }
@@ -131,7 +131,7 @@ pub fn adopt(e: &Engine, bell: usize, at: usize, len: usize, prot: i32, touched:
         let _ = e.adopt_resident(bell, at, len);
     }
     if is_writable(prot) {
-        let _ = e.set_writable(at, len, true);
+        let _ = e.add_writable(at, len);
     }
 }
 

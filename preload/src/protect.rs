@@ -55,10 +55,10 @@ pub fn mprotect(e: &Engine, bell: usize, a: [usize; 6], key: Option<i32>) -> Res
             // Its lock is not held over what follows, which waits for ranges.
             let movable = state().lock().movable(s, t);
             for (s, t) in movable {
-                e.set_writable(s, t - s, true)?;
+                e.add_writable(s, t - s)?;
             }
         } else {
-            e.set_writable(s, t - s, false)?;
+            e.remove_writable(s, t - s)?;
         }
     }
     Ok(0)
@@ -90,11 +90,11 @@ fn learn(e: &Engine, bell: usize, ours: &[Stretch]) {
             .filter(|(s, t, _)| s < t)
             .collect();
         if known.is_empty() {
-            let _ = e.set_writable(start, end - start, false);
+            let _ = e.remove_writable(start, end - start);
         }
         for (s, t, prot) in known {
             if prot != RW {
-                let _ = e.set_writable(s, t - s, false);
+                let _ = e.remove_writable(s, t - s);
             } else {
                 let _ = lock::movable_again(e, s, t);
             }

@@ -48,7 +48,7 @@ pub fn registered(
 fn release(e: &Engine, bell: usize, from: usize, to: usize) -> Result<(), Errno> {
     let len = to - from;
     // Nothing leaves from here on.
-    e.set_writable(from, len, false)?;
+    e.remove_writable(from, len)?;
     bring_in(e, from, to).inspect_err(|_| {
         // It stays ours, and the kernel refuses the registration.
         let _ = lock::let_go(e, bell, from, to);

@@ -162,14 +162,14 @@ impl Groups {
     }
 
     pub fn keep_counters(&self, group: usize, of: &Stats) {
-        self.all[group].past.merge(of, false);
+        self.all[group].past.merge_ended(of);
     }
 
     /// Of images of the group that are gone, and of groups within it.
     pub fn merge_past(&self, group: usize, into: &Stats) {
         for (n, g) in self.all.iter().enumerate() {
             if self.is_within(n, group) {
-                into.merge(&g.past, true);
+                into.merge(&g.past);
             }
         }
     }

@@ -228,16 +228,18 @@ pub fn event() -> io::Result<OwnedFd> {
     }
 }
 
-/// Makes an event ready, or takes it back.
-pub fn set_event(fd: &OwnedFd, on: bool) {
-    let mut n = 1u64;
-    // SAFETY: an event reads and writes one word.
-    unsafe {
-        match on {
-            true => libc::write(fd.as_raw_fd(), (&raw const n).cast(), 8),
-            false => libc::read(fd.as_raw_fd(), (&raw mut n).cast(), 8),
-        }
-    };
+/// Makes an event ready.
+pub fn set_event(fd: &OwnedFd) {
+    let one = 1u64;
+    // SAFETY: an event reads one word.
+    unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
+}
+
+/// An event is ready no more.
+pub fn clear_event(fd: &OwnedFd) {
+    let mut n = 0u64;
+    // SAFETY: an event writes one word.
+    unsafe { libc::read(fd.as_raw_fd(), (&raw mut n).cast(), 8) };
 }
 
 /// As many descriptors as this process may have; what it had before.

@@ -34,6 +34,13 @@ use crate::sys::pagemap::Filled;
 use crate::sys::{mem, Errno};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
+/// Of the program's memory that may be moved.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Adds,
+    Removes,
+}
+
 /// The running engine of this process. Exists from `start` until the process ends.
 pub struct Engine {
     pub cache: SwapCache,
@@ -77,24 +84,35 @@ impl Engine {
         unsafe { &*self.devices.load(Acquire) }
     }
 
-    /// The program's accessible anonymous memory at `[addr, addr+len)` grew or shrank: pages that
-    /// are readable and writable may be moved.
-    pub fn set_writable(&self, addr: usize, len: usize, on: bool) -> Result<(), Errno> {
+    /// The program's pages at `[addr, addr+len)` are anonymous, readable and writable from now on: they may be moved.
+    pub fn add_writable(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        self.change_writable(addr, len, Change::Adds)
+    }
+
+    /// They are so no more.
+    pub fn remove_writable(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        self.change_writable(addr, len, Change::Removes)
+    }
+
+    fn change_writable(&self, addr: usize, len: usize, change: Change) -> Result<(), Errno> {
+        let ranges = &self.cache.ranges;
         let mut more = 0;
         for (pmd, part) in split_by_pmd(addr, len) {
-            let ranges = &self.cache.ranges;
-            if !on && !ranges.is_known(pmd) {
+            if change == Change::Removes && !ranges.is_known(pmd) {
                 continue;
             }
             // Without its descriptor, if nothing else is known of it.
             let whole = part.len() == PMD_NR;
-            if whole && on && ranges.begin_fresh(pmd) {
-                more += PMD_NR as i64;
-                continue;
-            }
-            if whole && !on && ranges.end_fresh(pmd) {
-                more -= PMD_NR as i64;
-                continue;
+            match change {
+                Change::Adds if whole && ranges.begin_fresh(pmd) => {
+                    more += PMD_NR as i64;
+                    continue;
+                }
+                Change::Removes if whole && ranges.end_fresh(pmd) => {
+                    more -= PMD_NR as i64;
+                    continue;
+                }
+                _ => {}
             }
             let r = match ranges.get_or_map(pmd) {
                 Ok(r) => r,
@@ -107,10 +125,9 @@ impl Engine {
             let mut g = r.lock_settled();
             let pages = PageMask::of(part);
             let before = g.writable.count();
-            g.writable = if on {
-                g.writable.or(pages)
-            } else {
-                g.writable.minus(pages)
+            g.writable = match change {
+                Change::Adds => g.writable.or(pages),
+                Change::Removes => g.writable.minus(pages),
             };
             more += g.writable.count() as i64 - before as i64;
         }

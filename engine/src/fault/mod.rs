@@ -20,7 +20,7 @@ use crate::policy::shared::SharedWrites;
 use crate::policy::Intake;
 use crate::pressure::Kick;
 use crate::swap_cache::{Ahead, Bytes, FillBuffers, Frame, Gather, Plan, SwapCache};
-use crate::swap_io::SwapIo;
+use crate::swap_io::{SwapIo, Until};
 use crate::sys::sched::Switches;
 use crate::sys::thread::now_ns;
 use crate::sys::uffd::{Msg, PageFault};
@@ -160,7 +160,7 @@ impl<'e> Handler<'e> {
         }
         self.io.kick();
         self.kick.looked();
-        let found = self.reap(false) || n > 0;
+        let found = self.reap(Until::Now) || n > 0;
         if !found && self.io.in_flight() == 0 {
             self.near.looked_in_vain();
         }
@@ -210,7 +210,7 @@ impl<'e> Handler<'e> {
     pub fn drain(&mut self) {
         while self.io.in_flight() > 0 {
             self.io.kick();
-            self.reap(true);
+            self.reap(Until::OneEnded);
         }
         while self.drop_oldest_ahead() {}
     }
@@ -383,7 +383,7 @@ impl<'e> Handler<'e> {
             }
             Plan::NeedBuffer => {
                 self.io.kick();
-                self.reap(true);
+                self.reap(Until::OneEnded);
                 return false;
             }
         }
@@ -445,7 +445,7 @@ impl<'e> Handler<'e> {
         self.kick.kick();
         self.io.kick();
         self.serve_reclaim();
-        if !self.reap(false) {
+        if !self.reap(Until::Now) {
             self.kick.wait_for_progress();
         }
     }

@@ -4,7 +4,7 @@ use super::Handler;
 use crate::device::Op;
 use crate::mm::{PageMask, Pmd, SwapEntry, SwapPlace, PAGE_SIZE, PMD_NR};
 use crate::swap_cache::{Frame, Gather, GatherPlan, Source};
-use crate::swap_io::{Ended, Part};
+use crate::swap_io::{Ended, Part, Until};
 use crate::sys::thread::now_ns;
 
 /// Transfers that the handler has in flight at most.
@@ -53,7 +53,7 @@ impl Handler<'_> {
                 break slot;
             }
             self.io.kick();
-            self.reap(true);
+            self.reap(Until::OneEnded);
         };
         let transfer = Transfer {
             pmd: read.pmd,
@@ -139,12 +139,12 @@ impl Handler<'_> {
         unsafe { self.io.request(slot, part, now) };
     }
 
-    /// Ends the transfers that are complete; with `wait`, sleeps until a request is. False if none was.
-    pub(super) fn reap(&mut self, wait: bool) -> bool {
+    /// Ends the transfers that are complete. False if no request has ended.
+    pub(super) fn reap(&mut self, until: Until) -> bool {
         if self.io.in_flight() == 0 {
             return false;
         }
-        let any = self.io.reap(wait);
+        let any = self.io.reap(until);
         self.end_transfers();
         any
     }

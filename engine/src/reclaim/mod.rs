@@ -20,7 +20,7 @@ use crate::mm::{PAGE_SIZE, PMD_NR};
 use crate::policy::{staging, InVain};
 use crate::pressure::Kick;
 use crate::swap_cache::{Bytes, Start, SwapCache, To, Victim, WriteBack, WRITE_BACK};
-use crate::swap_io::SwapIo;
+use crate::swap_io::{SwapIo, Until};
 use crate::sys::futex::{self, Scope};
 use crate::sys::thread::now_ns;
 use crate::sys::Errno;
@@ -116,7 +116,7 @@ impl<'e> Reclaim<'e> {
     pub fn drain(&mut self) {
         self.cache.cancel_copies();
         while self.io.in_flight() > 0 {
-            self.reap(true);
+            self.reap(Until::OneEnded);
         }
         for p in self.swapoff.take_arrived() {
             self.cache.activate(p);
@@ -132,14 +132,14 @@ impl<'e> Reclaim<'e> {
         self.tick();
         self.watch.look(self.cache.program(), self.kick);
         self.cache.copy_shared();
-        self.reap(false);
+        self.reap(Until::Now);
         self.leave_devices();
         self.mark();
         self.shrink();
         self.prepare();
         self.kick.set_reclaim_runs(false);
         if self.io.in_flight() > 0 {
-            self.reap(true);
+            self.reap(Until::OneEnded);
         } else if let Some(ms) = self.rest() {
             futex::wait(&self.kick.proc().limit_seq, seq, Some(ms), Scope::Shared);
         }

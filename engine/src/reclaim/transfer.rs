@@ -4,7 +4,7 @@ use super::Reclaim;
 use crate::device::Op;
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_SIZE};
 use crate::swap_cache::Transfer;
-use crate::swap_io::{Ended, Part};
+use crate::swap_io::{Ended, Part, Until};
 
 /// Ranges being written, or read to leave a device, at most.
 pub(super) const TRANSFERS: usize = crate::control::WRITES;
@@ -100,9 +100,9 @@ impl Reclaim<'_> {
         unsafe { self.io.request(slot, part, false) };
     }
 
-    /// Handles transfers that have ended; with `wait`, sleeps until a request has.
-    pub(super) fn reap(&mut self, wait: bool) {
-        self.io.reap(wait);
+    /// Handles transfers that have ended.
+    pub(super) fn reap(&mut self, until: Until) {
+        self.io.reap(until);
         self.end_transfers();
     }
 

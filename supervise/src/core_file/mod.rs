@@ -139,7 +139,7 @@ impl Cores {
             if let Some(line) = complete(&core, signpost, key, (mode, unwrap), &devices, verbose) {
                 errln!("hugeswap: {line} ({}, process {pid})", path.display());
             }
-            sys::set_event(&bell, true);
+            sys::set_event(&bell);
         };
         std::thread::Builder::new().spawn(job).ok()
     }

@@ -59,7 +59,7 @@ impl Processes {
                     self.poller.remove(p.as_fd());
                 }
                 m.hear_page(&mut self.execs);
-                self.past.merge(&m.page().stats, false);
+                self.past.merge_ended(&m.page().stats);
                 self.groups.keep_counters(m.group, &m.page().stats);
             }
         }

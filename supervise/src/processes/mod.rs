@@ -190,9 +190,9 @@ impl Processes {
     /// All images together, those that are gone included.
     pub fn total(&self) -> Box<Stats> {
         let sum = Box::<Stats>::default();
-        sum.merge(&self.past, true);
+        sum.merge(&self.past);
         for m in self.members.values() {
-            sum.merge(&m.page().stats, true);
+            sum.merge(&m.page().stats);
         }
         sum
     }
@@ -203,7 +203,7 @@ impl Processes {
         self.groups.merge_past(group, &sum);
         for m in self.members.values() {
             if self.groups.is_within(m.group, group) {
-                sum.merge(&m.page().stats, true);
+                sum.merge(&m.page().stats);
             }
         }
         sum
@@ -261,7 +261,7 @@ impl Processes {
             let number = t as u32;
             match (t >> 32) as u32 {
                 LISTENING => self.let_in(number),
-                BELL => sys::set_event(&self.bell, false),
+                BELL => sys::clear_event(&self.bell),
                 GUEST => self.hear_guest(number),
                 DOOR => self.hear_door(number),
                 SOCKET => {
@@ -337,7 +337,7 @@ impl Processes {
 fn ring_on_call(orders: &'static Orders, bell: Arc<OwnedFd>) -> io::Result<()> {
     tasks::start(move || loop {
         let seen = orders.need.load(Acquire);
-        sys::set_event(&bell, true);
+        sys::set_event(&bell);
         futex::wait(&orders.need, seen, None, Scope::Shared);
     })
 }

@@ -243,7 +243,7 @@ impl Run {
         tasks::start(move || {
             swap.discard(
                 |d, clusters| devices::give_back(&devices[d], clusters),
-                || sys::set_event(&bell, true),
+                || sys::set_event(&bell),
             );
         })
     }

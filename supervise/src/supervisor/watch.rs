@@ -93,7 +93,7 @@ pub(super) fn front(
             }
         }
         front.gone.store(true, Release);
-        sys::set_event(&bell, true);
+        sys::set_event(&bell);
     })
 }
 
@@ -122,7 +122,7 @@ pub(super) fn program(
         };
         front.go_on(pid);
         *to.lock().unwrap_or_else(|e| e.into_inner()) = Some(ended);
-        sys::set_event(&bell, true);
+        sys::set_event(&bell);
     })?;
     Ok(result)
 }
