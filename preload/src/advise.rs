@@ -212,8 +212,11 @@ fn unlocked(
     }
 }
 
-/// process_madvise(2). Of itself a process may ask anything; what it asks of others says the kernel.
-pub fn process_madvise(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
+/// process_madvise(2). Of itself a process may ask anything, by `madvise`; what it asks of others says the kernel.
+pub fn process_madvise(
+    a: [usize; 6],
+    madvise: impl Fn([usize; 6]) -> Result<usize>,
+) -> Result<usize> {
     // SAFETY: the program's own call.
     let plain = |a: [usize; 6]| check(unsafe { raw(libc::SYS_process_madvise, a) });
     if !is_self(a[0] as i32) {
@@ -238,7 +241,7 @@ pub fn process_madvise(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> 
     for [addr, len] in list {
         let asked = match len {
             0 => Ok(0),
-            _ => madvise(e, bell, addr, len, a[3] as i32),
+            _ => madvise([addr, len, a[3], 0, 0, 0]),
         };
         match asked {
             Ok(_) => done += len,

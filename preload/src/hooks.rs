@@ -5,15 +5,16 @@
 //! signals blocked (see `entry`, `gate`). The state's lock is not held while waiting for a transfer.
 
 use crate::frame::{
-    Frame, BRK, BRK_BY_NUMBER, CLONE, CLONE3, DOOR, FORK, MADVISE, MINCORE, MLOCK, MLOCK2,
+    Frame, Result, BRK, BRK_BY_NUMBER, CLONE, CLONE3, DOOR, FORK, MADVISE, MINCORE, MLOCK, MLOCK2,
     MLOCKALL, MMAP, MPROTECT, MREMAP, MUNLOCK, MUNLOCKALL, MUNMAP, PIN, PKEY_MPROTECT,
     PROCESS_MADVISE, RELEASE, RIGHTS, SANDBOX, SETNS, SHMAT, SHMDT, THREAD_ENDS, UNSHARE,
 };
+use crate::own::{self, Rest};
 use crate::state::state;
 use crate::{
     advise, alone, arch, brk, fork, gate, lock, look, map, protect, release, remap, rights, sandbox,
 };
-use hugeswap::sys::syscall::raw;
+use hugeswap::sys::syscall::{check, raw};
 use hugeswap::sys::Errno;
 
 /// The system call that a function of the C library stands for, as it is.
@@ -51,10 +52,36 @@ pub fn plain(call: usize, a: [usize; 6]) -> i64 {
 
 /// Runs the hook, unless the call is none of ours.
 pub fn run(f: &mut Frame) {
+    if let Some(rest) = own::rest(f.call, f.args) {
+        f.result = as_result(run_rest(f, rest));
+        return;
+    }
     f.direct = state().lock().is_elsewhere(f.call, f.args);
     if !f.direct {
         dispatch(f);
     }
+}
+
+/// The call, for what of it is not about the engine's addresses.
+fn run_rest(f: &Frame, rest: Rest) -> Result<usize> {
+    for (start, end) in rest.parts.into_iter().flatten() {
+        let mut args = f.args;
+        [args[0], args[1]] = [start, end - start];
+        match ask(f.index, f.call, args) {
+            // Of madvise: there are other holes, and it has gone on behind them.
+            Err(Errno::ENOMEM) if f.call == MADVISE => {}
+            Err(err) => return Err(err),
+            Ok(_) => {}
+        }
+    }
+    rest.said
+}
+
+/// Another call, in a hook on the stack `index`.
+fn ask(index: usize, call: usize, args: [usize; 6]) -> Result<usize> {
+    let mut f = Frame::new(call, args, index);
+    run(&mut f);
+    check(finish(&f))
 }
 
 /// After the hook: what a call gave. One that is made as it is holds neither the gate nor a stack: it may
@@ -88,7 +115,7 @@ fn dispatch(f: &mut Frame) {
         MPROTECT => protect::mprotect(e, bell, a, None),
         PKEY_MPROTECT => protect::mprotect(e, bell, a, Some(a[3] as i32)),
         MADVISE => advise::madvise(e, bell, a[0], a[1], a[2] as i32),
-        PROCESS_MADVISE => advise::process_madvise(e, bell, a),
+        PROCESS_MADVISE => advise::process_madvise(a, |args| ask(f.index, MADVISE, args)),
         MREMAP => remap::mremap(e, bell, a),
         BRK => brk::brk(e, bell, a[0]),
         BRK_BY_NUMBER => Ok(brk::by_number(e, bell, a[0])),
@@ -113,8 +140,12 @@ fn dispatch(f: &mut Frame) {
         THREAD_ENDS => crate::resident::robust_futexes(e),
         _ => Err(Errno(libc::ENOSYS)),
     };
-    f.result = match r {
+    f.result = as_result(r);
+}
+
+fn as_result(r: Result<usize>) -> i64 {
+    match r {
         Ok(v) => v as i64,
         Err(e) => -(e.0 as i64),
-    };
+    }
 }

@@ -30,6 +30,7 @@
 //! | `tasks` | the program's list of its threads, without ours |
 //! | `direct` | opening files for direct I/O |
 //! | `sandbox`, `deputy` | filters of system calls; a thread that is under none |
+//! | `own` | calls on addresses that are the engine's own |
 //! | `state`, `window` | which addresses are ours, and which are free |
 //! | `bare` | what of the window is unmapped, and mapped again |
 //! | `failure` | a bug of ours ends the program with a message |
@@ -62,6 +63,7 @@ mod look;
 mod manageable;
 mod map;
 mod maps;
+mod own;
 mod patch;
 mod protect;
 mod release;

@@ -10,12 +10,12 @@ use crate::maps::{self, holes};
 use crate::state::{state, Area};
 use crate::stretch::reserve;
 use crate::{gate, lock};
-use hugeswap::engine::{Engine, Fate};
+use hugeswap::engine::{Engine, Fate, Stretch};
 use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
 use hugeswap::sys::syscall::{check, raw};
 use hugeswap::sys::{mem, syscall, Errno};
 
-const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
+pub const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 
 pub fn mmap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
     let (prot, flags) = (a[2] as i32 & PROT, a[3] as i32);
@@ -349,13 +349,7 @@ pub fn map_heap_anew(e: &Engine, bell: usize, start: usize, end: usize) -> Resul
 pub fn attach(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
     // SAFETY: the program's own call.
     let plain = || check(unsafe { raw(libc::SYS_shmat, a) });
-    let round = a[2] & libc::SHM_RND as usize != 0;
-    let start = if round { a[1] & !(PAGE_SIZE - 1) } else { a[1] };
-    let end = segment_bytes(a[0])
-        .and_then(pages)
-        .and_then(|len| start.checked_add(len))
-        .filter(|end| start != 0 && start % PAGE_SIZE == 0 && *end <= TOP);
-    let Some(end) = end else {
+    let Some((start, end)) = attached(a).filter(|s| s.1 <= TOP) else {
         // Where the kernel likes, or an error.
         return plain();
     };
@@ -385,6 +379,17 @@ pub fn detach(e: &Engine, bell: usize, addr: usize) -> Result<usize> {
         state().lock().unmapped(&gone);
     }
     Ok(0)
+}
+
+/// Where shmat is told to attach. None: where the kernel likes, or nowhere.
+pub fn attached(a: [usize; 6]) -> Option<Stretch> {
+    let round = a[2] & libc::SHM_RND as usize != 0;
+    let start = if round { a[1] & !(PAGE_SIZE - 1) } else { a[1] };
+    if start == 0 || start % PAGE_SIZE != 0 {
+        return None;
+    }
+    let len = segment_bytes(a[0]).and_then(pages)?;
+    Some((start, start.checked_add(len)?))
 }
 
 /// The size of a segment of shared memory.

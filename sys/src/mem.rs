@@ -6,7 +6,7 @@ use super::syscall::{syscall, Errno};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use hugeswap_mm::PMD_SIZE;
 
-pub use super::arena::{forget_threads_own, set_up as set_up_arena};
+pub use super::arena::{forget_threads_own, range as arena, set_up as set_up_arena};
 pub use super::mmap::{
     close, madvise, map_at_noreplace, move_contents, move_mapping, mprotect, munmap,
 };

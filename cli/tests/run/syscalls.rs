@@ -84,6 +84,7 @@ fn addresses() {
         "locked_heap",
         "terabytes",
         "far_up",
+        "engines_own",
     ] {
         let done = Run::new(64, [program.to_str().unwrap(), what])
             .seconds(60)

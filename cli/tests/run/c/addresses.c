@@ -2,7 +2,9 @@
 #include "check.h"
 #include <sched.h>
 #include <sys/resource.h>
+#include <sys/shm.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 
 static char *map_at(char *at, size_t n, int flags) {
   return mmap(at, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
@@ -136,6 +138,79 @@ static void far_up(void) {
   MUST(munmap(p, n) == 0 && munmap(q, n) == 0);
 }
 
+/* What of the engine's own memory the program can see in its list of mappings: all that is between programs and the window. */
+static size_t engines(u64 (*at)[2], size_t most) {
+  FILE *f = fopen("/proc/self/maps", "r");
+  MUST(f);
+  size_t n = 0;
+  char line[512];
+  while (n < most && fgets(line, sizeof line, f)) {
+    u64 from, to;
+    MUST(sscanf(line, "%lx-%lx", &from, &to) == 2);
+    if (from >= 0x5c0000000000 && to <= 0x600000000000) at[n][0] = from, at[n++][1] = to;
+  }
+  fclose(f);
+  return n;
+}
+
+#define SAYS(call, wrong) MUST((long)(call) == -1 && errno == (wrong))
+
+/* To the program nothing is mapped there, by function and by number, and nothing can be. */
+static void not_there(char *at, size_t n, char *mine) {
+  const int rw = PROT_READ | PROT_WRITE, anon = MAP_PRIVATE | MAP_ANONYMOUS, to = MREMAP_MAYMOVE | MREMAP_FIXED;
+  static unsigned char there[1 << 20];
+  if (n / PAGE <= sizeof there) SAYS(mincore(at, n, there), ENOMEM);
+  SAYS(mmap(at, n, rw, anon | MAP_FIXED, -1, 0), ENOMEM);
+  SAYS(mmap(at, n, rw, anon | MAP_FIXED_NOREPLACE, -1, 0), EEXIST);
+  SAYS(syscall(SYS_mmap, at, n, rw, anon | MAP_FIXED, -1, 0), ENOMEM);
+  SAYS(mremap(mine, PAGE, n, to, at), ENOMEM);
+  SAYS(syscall(SYS_mremap, mine, PAGE, PAGE, to, at), ENOMEM);
+  SAYS(mremap(at, n, n, MREMAP_MAYMOVE), EFAULT);
+  SAYS(mremap(at, n, PAGE, 0), EFAULT);
+  SAYS(mprotect(at, n, PROT_NONE), ENOMEM);
+  SAYS(syscall(SYS_mprotect, at, n, PROT_READ), ENOMEM);
+  SAYS(syscall(SYS_pkey_mprotect, at, n, PROT_READ, -1), ENOMEM);
+  SAYS(madvise(at, n, MADV_DONTNEED), ENOMEM);
+  SAYS(syscall(SYS_madvise, at, n, MADV_DONTFORK), ENOMEM);
+  struct iovec v = {at, n};
+  SAYS(syscall(SYS_process_madvise, syscall(SYS_pidfd_open, getpid(), 0), &v, 1, MADV_DONTNEED, 0), ENOMEM);
+  SAYS(mlock(at, n), ENOMEM);
+  SAYS(munlock(at, n), ENOMEM);
+  MUST(munmap(at, n) == 0);
+  MUST(syscall(SYS_munmap, at, n) == 0);
+}
+
+/* The memory of the engine's is not the program's, whatever it calls. What lies beside it is. */
+static void engines_own(void) {
+  static u64 own[256][2];
+  size_t n = engines(own, 256);
+  char *p = map_rw(100 * MB), *mine = map_rw(PAGE);
+  fill(p, 100 * MB, 1);
+  *mine = 1;
+  int segment = shmget(IPC_PRIVATE, PAGE, 0600);
+  for (size_t i = 0; i < n; i++) {
+    char *from = (char *)own[i][0], *to = (char *)own[i][1];
+    not_there(from, to - from, mine);
+    not_there(to - PAGE, PAGE, mine);
+    SAYS(shmat(segment, from, SHM_REMAP), EINVAL);
+    SAYS(syscall(SYS_shmat, segment, from, 0), EINVAL);
+  }
+  MUST(n > 0 && shmctl(segment, IPC_RMID, 0) == 0 && *mine == 1);
+  works(p, 100 * MB, "memory");
+  char *low = (char *)own[0][0], *high = (char *)own[n - 1][1];
+  const int rw = PROT_READ | PROT_WRITE, anon = MAP_PRIVATE | MAP_ANONYMOUS;
+  for (char *beside = low - 2 * PAGE; beside; beside = beside < low ? high : 0) {
+    MUST(mmap(beside, 2 * PAGE, rw, anon | MAP_FIXED, -1, 0) == beside);
+    beside[0] = beside[PAGE] = 1;
+  }
+  SAYS(madvise(low - PAGE, high - low + 2 * PAGE, MADV_DONTNEED), ENOMEM);
+  MUST(low[-2 * (long)PAGE] == 1 && low[-(long)PAGE] == 0 && high[0] == 0 && high[PAGE] == 1);
+  SAYS(mprotect(low - 2 * PAGE, high - low + 4 * PAGE, PROT_READ), ENOMEM);
+  MUST(munmap(low - 2 * PAGE, high - low + 4 * PAGE) == 0);
+  MUST(mmap(high, PAGE, rw, anon | MAP_FIXED_NOREPLACE, -1, 0) == high && *high == 0);
+  works(p, 100 * MB, "memory");
+}
+
 int main(int argc, char **argv) {
   MUST(argc == 2);
   if (!strcmp(argv[1], "noreplace")) noreplace();
@@ -144,6 +219,7 @@ int main(int argc, char **argv) {
   if (!strcmp(argv[1], "locked_heap")) locked_heap();
   if (!strcmp(argv[1], "terabytes")) terabytes();
   if (!strcmp(argv[1], "far_up")) far_up();
+  if (!strcmp(argv[1], "engines_own")) engines_own();
   say("ok\n");
   return 0;
 }
