@@ -41,6 +41,10 @@ pub const LAYOUT: u64 =
 pub const CONTROL_FILE: &str = "hugeswap-control";
 pub const ORDERS_FILE: &str = "hugeswap-orders";
 
+/// Protection, as `/proc/PID/maps` shows it, of a page that a program maps where the library does nothing in it. It needs
+/// no connection. Nothing else has it: what can be written can be read elsewhere.
+pub const DOES_WITHOUT: &str = "-w-p";
+
 /// Kinds of devices: a file or block device; memory; memory that the supervisor filled and that
 /// must not be given back.
 pub const FILE: u32 = 0;

@@ -10,7 +10,7 @@ use core::ffi::CStr;
 use hugeswap::control;
 use hugeswap::control::link::{self, Address};
 use hugeswap::engine::{self, Engine, StartError};
-use hugeswap::mm::PMD_SIZE;
+use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
 use hugeswap::sys::{fd, mem, syscall, thread, Errno};
 
 /// Where the window is looked for: far below what the kernel maps by itself, above where
@@ -33,6 +33,7 @@ extern "C" fn constructor() {
     if let Some(what) = other_runtime() {
         say(&format!("hugeswap: this program runs unmanaged: {what}\n"));
         decline(address.to_bytes());
+        show();
         return;
     }
     let e = match set_up(address.to_bytes()) {
@@ -40,9 +41,12 @@ extern "C" fn constructor() {
         Err(e) => e,
     };
     match e {
-        Failed::NoRun(e) => say(&format!(
-            "hugeswap: this program runs unmanaged: the run's supervisor can't be reached ({e})\n"
-        )),
+        Failed::NoRun(e) => {
+            say(&format!(
+                "hugeswap: this program runs unmanaged: the run's supervisor can't be reached ({e})\n"
+            ));
+            show();
+        }
         Failed::Other(e) => {
             control::log(&format!("process {}: {e}", thread::getpid()));
             thread::exit_group(engine::EXIT_START);
@@ -95,6 +99,15 @@ fn decline(address: &[u8]) {
     let (address, door) = find(address);
     if let Some(address) = address {
         address.decline(door);
+    }
+}
+
+/// Shows it to a supervisor that can't be spoken to: by `control::DOES_WITHOUT`. A filter of system calls may be there
+/// already, and let pass only what a loader needs.
+fn show() {
+    if let Ok(page) = mem::map_anon(PAGE_SIZE) {
+        // SAFETY: a page of its own, which nobody touches.
+        let _ = unsafe { mem::mprotect(page as usize, PAGE_SIZE, libc::PROT_WRITE) };
     }
 }
 

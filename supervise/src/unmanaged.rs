@@ -2,8 +2,8 @@
 //!
 //! A managed program that is about to become one that can't be managed says so itself. Descendants of the run's
 //! processes that have not registered are looked at in `/proc`, too. The loader maps
-//! what is to be preloaded before any other library, and the kernel tells of a program how it was
-//! started: so whether one will register is known from what it is, not from how long it takes.
+//! what is to be preloaded before any other library, the library shows where it does nothing, and the kernel tells of a program
+//! how it was started: so whether one will register is known from what it is, not from how long it takes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -11,7 +11,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use hugeswap_control::Unmanaged;
+use hugeswap_control::link::ENV;
+use hugeswap_control::{Unmanaged, DOES_WITHOUT};
 
 use super::family::descendants;
 use super::left_behind::Mark;
@@ -35,6 +36,8 @@ pub enum Why {
     NotLoaded,
     /// The library is in it and has said why it does nothing.
     Declined,
+    /// The library is in it and says nothing.
+    Silent,
     /// It may not be looked at, and does not register.
     Hidden,
 }
@@ -48,6 +51,7 @@ impl Why {
             Why::GainsRights => "setuid",
             Why::NotLoaded => "not_loaded",
             Why::Declined => "declined",
+            Why::Silent => "silent",
             Why::Hidden => "hidden",
         }
     }
@@ -58,10 +62,14 @@ impl Why {
             Why::Narrow => "it is a 32-bit program",
             Why::GainsRights => "it is setuid, or runs as another user, so the loader ignores hugeswap",
             Why::NotLoaded => {
-                "the loader did not load hugeswap: LD_PRELOAD was taken out of its environment, or the library \
-                 can't be read there"
+                "hugeswap was not loaded: LD_PRELOAD or HUGESWAP_RUN was taken out of its environment, or the \
+                 library can't be read there"
             }
             Why::Declined => "it has said why",
+            Why::Silent => {
+                "it was started 5 s ago, and hugeswap has not begun in it; the library may be damaged: \
+                 'hugeswap doctor' tries it"
+            }
             Why::Hidden => "it is another user's, or has gained rights",
         }
     }
@@ -73,6 +81,9 @@ struct Found {
     /// The control page is mapped: a child that speaks later, or one that is about to exec.
     of_the_run: bool,
     has_library: bool,
+    /// The library shows that it does nothing; or it can't know of the run.
+    does_without: bool,
+    is_not_told: bool,
     has_others: bool,
     is_narrow: bool,
     has_loader: bool,
@@ -98,8 +109,18 @@ impl Found {
                 is_narrow: true, ..
             } => Verdict::Unmanaged(Why::Narrow),
             Found {
+                has_library: true,
+                does_without: true,
+                ..
+            } => Verdict::Unmanaged(Why::Declined),
+            Found {
+                has_library: true,
+                is_not_told: true,
+                ..
+            } => Verdict::Unmanaged(Why::NotLoaded),
+            Found {
                 has_library: true, ..
-            } => Verdict::Starting(Why::Declined),
+            } => Verdict::Starting(Why::Silent),
             Found {
                 gains_rights: true, ..
             } => Verdict::Unmanaged(Why::GainsRights),
@@ -131,6 +152,20 @@ struct Stranger {
 impl Stranger {
     fn is_there(&self, pid: u32) -> bool {
         Identity::of(pid).is_some_and(|i| i.began == self.began)
+    }
+
+    /// What was found while it was exchanged for another program is not found twice; silence takes its time, unless
+    /// a debugger or a shell has stopped it.
+    fn is_certain(&mut self, verdict: Verdict, is_stopped: bool, now: Instant) -> bool {
+        if is_stopped {
+            self.since = now;
+        }
+        let before = std::mem::replace(&mut self.verdict, verdict);
+        match verdict {
+            Verdict::Unmanaged(_) => before == verdict,
+            Verdict::Starting(_) => now - self.since > SILENT,
+            Verdict::Fine => false,
+        }
     }
 }
 
@@ -308,16 +343,13 @@ impl Watch {
             counted: false,
             process: None,
         });
-        // What was found while it was exchanged for another program is not found twice.
+        let certain = s.is_certain(verdict, who.is_stopped, now);
         let why = match verdict {
-            Verdict::Unmanaged(why) if s.verdict == verdict || self.take_announced(own) => {
-                Some(why)
-            }
-            Verdict::Starting(why) if now - s.since > SILENT => Some(why),
+            Verdict::Unmanaged(why) if certain || self.take_announced(own) => Some(why),
+            Verdict::Starting(why) if certain => Some(why),
             _ => None,
         };
         let why = why.filter(|_| !has_said);
-        s.verdict = verdict;
         if why.is_some() || has_said {
             self.take_announced(own);
             s.counted = true;
@@ -388,6 +420,7 @@ impl Watch {
 struct Identity {
     began: u64,
     program: String,
+    is_stopped: bool,
 }
 
 impl Identity {
@@ -404,6 +437,7 @@ impl Identity {
         Some(Identity {
             began: words.get(19)?.parse().ok()?,
             program: program.map_or_else(|_| name.to_owned(), |p| p.display().to_string()),
+            is_stopped: matches!(*words.first()?, "T" | "t"),
         })
     }
 
@@ -419,6 +453,8 @@ impl Identity {
         let mut found = Found {
             of_the_run: false,
             has_library: false,
+            does_without: false,
+            is_not_told: false,
             has_others: false,
             is_narrow: read.is_ok() && head == *b"\x7fELF\x01",
             has_loader: auxiliary(&auxv, libc::AT_BASE) != Some(0) || is_loader(&self.program),
@@ -434,7 +470,10 @@ impl Identity {
         };
         for line in BufReader::new(maps).split(b'\n').map_while(Result::ok) {
             let line = String::from_utf8_lossy(&line);
-            let Some(at) = line.find('/') else { continue };
+            let Some(at) = line.find('/') else {
+                found.does_without |= line.split(' ').nth(1) == Some(DOES_WITHOUT);
+                continue;
+            };
             let file = &line[at..];
             let file = file.strip_suffix(" (deleted)").unwrap_or(file);
             let name = file.rsplit('/').next().unwrap_or(file);
@@ -445,8 +484,22 @@ impl Identity {
                 found.has_others = true;
             }
         }
+        if found.has_library && !found.of_the_run {
+            let environment = fs::read(path("environ")).unwrap_or_default();
+            found.is_not_told = lacks_address(&environment);
+        }
         found
     }
+}
+
+/// Whether an environment that could be read says nothing of a run.
+fn lacks_address(environment: &[u8]) -> bool {
+    let mut strings = environment.split(|&b| b == 0);
+    let is_address = |s: &[u8]| {
+        s.strip_prefix(ENV.as_bytes())
+            .is_some_and(|s| s.starts_with(b"="))
+    };
+    !environment.is_empty() && !strings.any(is_address)
 }
 
 /// The number that a process has in its own name space.
@@ -477,6 +530,8 @@ mod tests {
     const PLAIN: Found = Found {
         of_the_run: false,
         has_library: false,
+        does_without: false,
+        is_not_told: false,
         has_others: false,
         is_narrow: false,
         has_loader: true,
@@ -501,7 +556,23 @@ mod tests {
                     has_others: true,
                     ..PLAIN
                 },
-                Verdict::Starting(Why::Declined),
+                Verdict::Starting(Why::Silent),
+            ),
+            (
+                Found {
+                    has_library: true,
+                    does_without: true,
+                    ..PLAIN
+                },
+                Verdict::Unmanaged(Why::Declined),
+            ),
+            (
+                Found {
+                    has_library: true,
+                    is_not_told: true,
+                    ..PLAIN
+                },
+                Verdict::Unmanaged(Why::NotLoaded),
             ),
             (
                 Found {
@@ -556,6 +627,8 @@ mod tests {
             Verdict::Unmanaged(Why::NotLoaded),
             "{found:?}"
         );
+        assert!(lacks_address(b"A=1\0HUGESWAP_RUNS=2\0") && !lacks_address(b""));
+        assert!(!lacks_address(b"A=1\0HUGESWAP_RUN=2\0"));
         assert_eq!(effective_user("Name:\tx\nUid:\t1\t2\t3\t4\n"), Some(2));
     }
 }

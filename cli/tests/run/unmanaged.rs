@@ -128,6 +128,43 @@ fn those_that_decline() {
     }
 }
 
+/// Programs that start where the supervisor can't be spoken to show it in their maps, and count at once.
+#[test]
+fn those_that_cannot_reach_the_supervisor() {
+    // So many strings leave no room for the socket that is handed on.
+    let many = "for i in $(seq 1100); do export V$i=1; done; exec unshare -Urn";
+    let run = || Run::new(64, ["sh", "-c", &format!("{many} sleep 600")]);
+    let done = run().option("--strict").go();
+    assert_eq!(done.signal(), Some(libc::SIGKILL), "{done}");
+    assert!(done.stderr.contains("can't be reached"), "{done}");
+    assert!(done.stderr.contains("--strict"), "{done}");
+    counted(&done, "declined");
+}
+
+/// Programs that don't know of the run, though the library is in them.
+#[test]
+fn without_the_address() {
+    let done = beside("env -u HUGESWAP_RUN sleep 60", &[]);
+    assert!(done.status.success(), "{done}");
+    assert!(done.stderr.contains("HUGESWAP_RUN"), "{done}");
+    counted(&done, "not_loaded");
+}
+
+/// A start that does not end is met with a message, and with the end of a strict run.
+#[test]
+fn one_whose_start_hangs() {
+    let library = compile_with("hangs", "hangs.so", &["-shared", "-fPIC"]);
+    let line = format!("env LD_PRELOAD=$LD_PRELOAD:{} sleep 600", library.display());
+    let done = beside(&line, &[]);
+    assert!(done.status.success(), "{done}");
+    assert!(done.stderr.contains("'hugeswap doctor' tries it"), "{done}");
+    counted(&done, "silent");
+    let line = format!("exec {line}");
+    let done = Run::new(64, ["sh", "-c", &line]).option("--strict").go();
+    assert_eq!(done.signal(), Some(libc::SIGKILL), "{done}");
+    counted(&done, "silent");
+}
+
 /// Of the program that its process was before, nothing counts any more, and its swap is free.
 #[test]
 fn one_that_comes_after_much_memory() {
