@@ -16,6 +16,7 @@ use super::groups::Groups;
 use super::processes::Processes;
 use super::unmanaged::Watch;
 use hugeswap_host::cgroup::{Charged, Own};
+use hugeswap_host::size::Size;
 
 /// So much is not made up for: it covers what grows between two looks.
 const ALLOWED: u64 = 6 << 20;
@@ -50,7 +51,7 @@ const EXPECTED: u64 = 32 << 20;
 const GROUP: Duration = Duration::from_secs(1);
 /// What is found larger counts at once; smaller, when it has been so for this many looks.
 const KEPT: usize = 8;
-/// After so many looks in which it was too much, it is said.
+/// After so many looks in which it was too much, it is said. Where a group's limit is near there may be no other look.
 const TOLD_AFTER: u32 = 50;
 /// A process takes that much beside its managed memory at least: for its engine, tables, stacks in the kernel, the data
 /// of libraries. It counts from the start: when it can be measured others have used the room.
@@ -260,18 +261,32 @@ impl Outside {
         }
     }
 
-    /// Says it where it has been too much for long.
+    /// Says it where it has been too much for long, or the kernel is about to kill.
     fn tell(&mut self, limit: u64) {
         if limit > FLOOR {
             self.too_much = 0;
             return;
         }
-        self.too_much = self.too_much.saturating_add(1);
-        if self.too_much == TOLD_AFTER {
+        let group = self.shares.map(|(_, group)| group);
+        let group = group.filter(|&group| leaves_no_room(self.bytes() + self.growth, group));
+        let before = self.too_much;
+        self.too_much = match group {
+            Some(_) => before.max(TOLD_AFTER),
+            None => before.saturating_add(1),
+        };
+        if before < TOLD_AFTER && self.too_much >= TOLD_AFTER {
+            let so = match group {
+                Some(group) => format!(
+                    "the memory group's limit of {} leaves no room for the rest, and the kernel may kill; give the \
+                     group more, or run fewer of the {} processes at a time",
+                    Size::from_bytes(group),
+                    self.processes
+                ),
+                None => "more than --memory leaves room for, so the run goes above it".to_owned(),
+            };
             errln!(
-                "hugeswap: warning: {} of the run's memory can't be swapped (stacks, code, small mappings): \
-                 more than --memory leaves room for, so the run goes above it",
-                hugeswap_host::size::Size::from_bytes(self.bytes())
+                "hugeswap: warning: {} of the run's memory can't be swapped (stacks, code, small mappings): {so}",
+                Size::from_bytes(self.bytes())
             );
         }
     }
@@ -280,6 +295,11 @@ impl Outside {
 /// What so many processes take, and those that may come soon.
 fn at_least(processes: usize) -> u64 {
     (processes + processes.min(TO_COME)) as u64 * OF_EACH
+}
+
+/// Whether a group of that limit is full with so much outside, and the least that is managed.
+fn leaves_no_room(outside: u64, group: u64) -> bool {
+    outside + FLOOR + FREE > group
 }
 
 fn allocated(file: &File) -> u64 {
@@ -304,6 +324,7 @@ fn in_status(status: &str) -> u64 {
 /// The memory group of the run, if it has one to itself.
 struct Group {
     own: Option<Own>,
+    began: Instant,
     looked: Option<Instant>,
     is_ours: bool,
     /// Who was there the last time and is not of the run.
@@ -315,6 +336,7 @@ impl Group {
         let own = Own::find().ok().filter(|own| own.limit().is_some());
         Group {
             own,
+            began: Instant::now(),
             looked: None,
             is_ours: false,
             others: BTreeSet::new(),
@@ -324,7 +346,12 @@ impl Group {
     /// What the group is charged for, and its limit.
     fn usage(&mut self, run: &BTreeSet<u32>, now: Instant) -> Option<(Charged, u64)> {
         let own = self.own.as_ref()?;
-        if self.looked.is_none_or(|then| now - then > GROUP) {
+        // At the first look the program has hardly come.
+        let rest = match self.is_ours || now > self.began + NEW {
+            true => GROUP,
+            false => BETWEEN,
+        };
+        if self.looked.is_none_or(|then| now - then > rest) {
             let others: BTreeSet<u32> = own.processes().difference(run).copied().collect();
             // Who has just been started is not known yet.
             self.is_ours = match self.looked {

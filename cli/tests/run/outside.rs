@@ -8,10 +8,10 @@ use std::process::Command;
 use hugeswap_host::cgroup::{Group, Limits, Swap};
 use hugeswap_host::os;
 
-use crate::support::{compile, compile_with, hugeswap, machine, wait_for, Dir, Run};
+use crate::support::{compile, compile_with, hugeswap, machine, wait_for, Dir, Done, Run};
 
 /// Runs what fills stacks of 46 MiB each, and lets their heaps grow when so much was found outside.
-fn with_stacks(memory: u64, line: &str, found: u64) {
+fn with_stacks(memory: u64, line: &str, found: u64) -> Done {
     let program = compile_with("stacks", "stacks", &["-pthread"]);
     let dir = Dir::new("stacks");
     let go = dir.join("go");
@@ -29,12 +29,20 @@ fn with_stacks(memory: u64, line: &str, found: u64) {
         "{done}"
     );
     assert_eq!(done.oom_kills, 0, "{done}");
-    done.has_swapped();
+    done
 }
 
 #[test]
 fn stacks() {
-    with_stacks(128, "exec STACKS 192 GO", 44);
+    with_stacks(128, "exec STACKS 192 GO", 44).has_swapped();
+}
+
+/// Before the kernel kills, where a group has no room for what can't be swapped.
+#[test]
+fn no_room_in_the_group_is_said() {
+    let done = with_stacks(64, "exec STACKS 4 GO", 44);
+    let said = done.stderr.matches("the kernel may kill");
+    assert_eq!(said.count(), 1, "{done}");
 }
 
 /// Of several processes all that is outside counts, and what is not managed at all.
@@ -45,7 +53,7 @@ fn several_processes() {
         "{} 24 wait & hog=$!; STACKS 96 GO & STACKS 96 GO; wait $!; s=$?; kill $hog; exit $s",
         alone.display()
     );
-    with_stacks(224, &line, 2 * 44 + 20);
+    with_stacks(224, &line, 2 * 44 + 20).has_swapped();
 }
 
 /// Where there are so many processes that none of them can have more than a few megabytes.
