@@ -152,8 +152,8 @@ impl fmt::Display for OpenError {
             ),
             Self::NotEmpty { path } => write!(
                 f,
-                "{} holds data and was not made by hugeswap; remove it, or choose another file \
-                 or a directory",
+                "{} holds data and was not made by hugeswap; choose another file or a directory, or \
+                 remove it if its contents may be lost",
                 path.display()
             ),
             Self::Signature { path, what } => write!(
@@ -170,8 +170,8 @@ impl fmt::Display for OpenError {
             ),
             Self::Insecure { path, why } => write!(
                 f,
-                "{} {why}, so others could see the program's memory; remove it and let hugeswap \
-                 create it",
+                "{} {why}, so others could see the program's memory; choose a directory, or a file \
+                 that is not there yet",
                 path.display()
             ),
             Self::WrongKind { path } => write!(

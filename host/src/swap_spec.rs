@@ -76,7 +76,8 @@ impl fmt::Display for SpecError {
             }
             SpecError::NoDefault => write!(
                 f,
-                "no writable directory on a disk was found: say where to swap with --swap DIRECTORY"
+                "no writable directory on a disk was found: say where to swap with --swap DIRECTORY, or give \
+                 '--swap none' for compressed memory alone"
             ),
         }
     }

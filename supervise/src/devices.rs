@@ -224,7 +224,7 @@ fn ranks(sorted: &[Place]) -> Vec<u32> {
 
 /// No device: what leaves the program stays in compressed memory.
 fn nowhere(args: &RunArgs) -> Result<Places, Failure> {
-    let says = |message: &str| Err(Failure::ours(message.to_owned()));
+    let says = |message: &str| Err(Failure::usage(message.to_owned()));
     if args.swap.len() > 1 {
         return says("'none' is given beside other places with --swap: give it alone");
     }
@@ -346,21 +346,17 @@ fn look(args: &RunArgs, memory: u64, place: Place, target: Target) -> Result<Wan
 /// What may go to a file, and what to say if it is too little.
 fn file_room(path: &Path, free: u64, own: Option<u64>, chosen: Option<u64>) -> (u64, String) {
     let (path, has) = (path.display(), Size::from_bytes(free));
-    let (room, lacks) = if let Some(room) = chosen {
-        let why = format!(
-            "there is no room for swap at '{path}': {has} are free, and without --swap-size the disk \
-             keeps a fifth and 10G free; give --swap-size, or another place with --swap"
-        );
-        (room, why)
-    } else {
-        // What the disk has, less a tenth that is left to others; or what was asked for.
-        let room = free - own.map_or(free / 10, |_| 0);
-        let why = format!(
-            "there is no room for swap at '{path}': {has} are free; name another place with --swap"
-        );
-        (room, why)
+    // What the disk has, less a tenth that is left to others; or what was asked for.
+    let most = free - own.map_or(free / 10, |_| 0);
+    let so = match chosen {
+        Some(_) if most >= SEGMENT_BYTES => {
+            ", and without --swap-size the disk keeps a fifth and 10G free; give --swap-size, or another place \
+             with --swap"
+        }
+        _ => "; name another place with --swap, or '--swap none' for compressed memory alone",
     };
-    within(signals::largest_file(), room, lacks)
+    let lacks = format!("there is no room for swap at '{path}': {has} are free{so}");
+    within(signals::largest_file(), chosen.unwrap_or(most), lacks)
 }
 
 /// No file becomes larger than the limit.

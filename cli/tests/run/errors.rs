@@ -114,6 +114,16 @@ fn swap_places() {
         let line = refused(2, &["--swap", place, "true"]);
         assert!(line.contains(says), "{line}");
     }
+    for more in ["--swap=ram", "--swap-size=1G", "--compress=off"] {
+        let line = refused(2, &["--swap", "none", more, "true"]);
+        assert!(line.contains("none"), "{line}");
+    }
+    // Nobody is told to remove what others may need.
+    let line = refused(125, &["--swap", "/etc/passwd", "true"]);
+    assert!(
+        line.contains("not private") && !line.contains("remove"),
+        "{line}"
+    );
     let line = refused(
         2,
         &["--swap", "/var/tmp", "--swap", "/var/../var/tmp", "true"],
@@ -135,6 +145,11 @@ fn full_swap_directory() {
     fs::write(disk.path().join("filler"), vec![1u8; 24 << 20]).unwrap();
     let line = refused(125, &["--swap", place, "true"]);
     assert!(line.contains("room") && line.contains(place), "{line}");
+    // No size would help.
+    assert!(
+        !line.contains("--swap-size") && line.contains("--swap none"),
+        "{line}"
+    );
 }
 
 #[test]
