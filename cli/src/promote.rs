@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use hugeswap_promote::daemon::{Config, Daemon, End};
+use hugeswap_promote::machine::Linux;
 use hugeswap_promote::page::PAGE;
 use hugeswap_promote::policy::Limits;
 use hugeswap_promote::stats::Stats;
@@ -150,6 +151,7 @@ fn start(args: &PromoteArgs) -> Result<(), String> {
     // Before any thread and anything that takes time: a signal ends it cleanly.
     let signals = sys::signals(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])
         .map_err(|err| format!("can't wait for signals: {err}"))?;
+    let paths = canonical(&args.path)?;
     let config = Config {
         limits: Limits {
             window: args.window,
@@ -160,7 +162,6 @@ fn start(args: &PromoteArgs) -> Result<(), String> {
         interval: args.interval,
         budget: args.overhead_budget,
         work: args.work_budget,
-        paths: canonical(&args.path)?,
         demote: args.demote,
         observe: args.observe,
         once: args.once,
@@ -173,11 +174,12 @@ fn start(args: &PromoteArgs) -> Result<(), String> {
     };
     let mut view = View::new(args.json, args.interval);
     view.begin(&config, points.kind);
-    let mut daemon =
-        Daemon::new(config, points).map_err(|err| format!("can't watch reads: {err}"))?;
+    let machine = Linux::new(points, paths, signals.as_fd())
+        .map_err(|err| format!("can't watch reads: {err}"))?;
+    let mut daemon = Daemon::new(config, machine);
     view.costs(&daemon);
     let end = daemon
-        .run(signals.as_fd(), |stats| {
+        .run(|stats| {
             view.show(stats);
             !args.once
         })
@@ -250,14 +252,14 @@ impl View {
         errln!("{text}");
     }
 
-    fn costs(&self, daemon: &Daemon) {
+    fn costs(&self, daemon: &Daemon<Linux>) {
         let costs = daemon.costs();
         errln!(
             "hugeswap: an event costs {:.0} ns, a record {:.0} ns more",
             costs.event,
             costs.sample
         );
-        if let Some(why) = daemon.without_tmpfs() {
+        if let Some(why) = daemon.machine().without_tmpfs() {
             errln!("hugeswap: tmpfs files are not promoted: {why}");
         }
     }

@@ -14,6 +14,7 @@
 //! * `rate`, `hot`, `queue`, `backoff`, `policy`: what is promoted, when, and when not;
 //! * `credit`, `pace`, `ledger`: what looking and all else may cost, and has cost;
 //! * `tiers`, `trace`, `place`, `files`: what the kernel knows and can do;
+//! * `machine`: all that is asked of the machine, by one trait;
 //! * `readers`: which processes read what, and where;
 //! * `stats`, `daemon`: all of it together;
 //! * `simulate`: the same policy over a trace and a model of two tiers.
@@ -25,6 +26,7 @@ pub mod daemon;
 pub mod files;
 pub mod hot;
 pub mod ledger;
+pub mod machine;
 pub mod pace;
 pub mod page;
 pub mod place;

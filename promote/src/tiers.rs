@@ -256,15 +256,34 @@ pub struct Room {
     free: Option<(u64, Time)>,
 }
 
+/// Pages of a node that are free.
+pub fn free_pages(node: u32) -> u64 {
+    let text = fs::read_to_string(format!("{NODES}/node{node}/meminfo"));
+    meminfo(&text.unwrap_or_default(), "MemFree").unwrap_or(0)
+}
+
+/// Of these, such as are not to be taken.
+pub fn keep_pages(node: u32) -> u64 {
+    keep(
+        &fs::read_to_string("/proc/zoneinfo").unwrap_or_default(),
+        node,
+    )
+}
+
 impl Room {
-    pub fn pages(&mut self, node: u32, now: Time) -> u64 {
+    /// `keep` and `free` ask the machine, if need be.
+    pub fn pages(
+        &mut self,
+        now: Time,
+        keep: impl FnOnce() -> u64,
+        free: impl FnOnce() -> u64,
+    ) -> u64 {
         const FRESH: Duration = Duration::from_millis(100);
         const FRESH_MARKS: Duration = Duration::from_secs(60);
         let keep = match self.keep {
             Some((keep, at)) if now.since(at) < FRESH_MARKS => keep,
             _ => {
-                let text = fs::read_to_string("/proc/zoneinfo").unwrap_or_default();
-                let keep = keep(&text, node);
+                let keep = keep();
                 self.keep = Some((keep, now));
                 keep
             }
@@ -272,8 +291,7 @@ impl Room {
         let free = match self.free {
             Some((free, at)) if now.since(at) < FRESH => free,
             _ => {
-                let text = fs::read_to_string(format!("{NODES}/node{node}/meminfo"));
-                let free = meminfo(&text.unwrap_or_default(), "MemFree").unwrap_or(0);
+                let free = free();
                 self.free = Some((free, now));
                 free
             }
@@ -398,11 +416,12 @@ Node 1, zone   Normal
             keep: Some((860, Time(0))),
             free: Some((free, Time(0))),
         };
-        assert_eq!(known(1100).pages(0, Time(1)), 240);
-        assert_eq!(known(800).pages(0, Time(1)), 0);
+        let pages = |mut room: Room| room.pages(Time(1), || unreachable!(), || unreachable!());
+        assert_eq!(pages(known(1100)), 240);
+        assert_eq!(pages(known(800)), 0);
         let mut room = known(1100);
         room.taken(200);
-        assert_eq!(room.pages(0, Time(1)), 40);
+        assert_eq!(pages(room), 40);
     }
 
     #[test]

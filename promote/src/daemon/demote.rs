@@ -2,7 +2,8 @@
 
 use std::io;
 
-use super::{found, now, Daemon};
+use super::{found, Daemon};
+use crate::machine::Machine;
 use crate::page::{Block, BATCH_BLOCKS, BLOCK_PAGES};
 use crate::place::sum_where;
 use crate::tiers::Route;
@@ -14,12 +15,12 @@ const WORTH_IT: u64 = super::WINDOW / 4;
 /// Windows looked at for cold pages in one interval.
 const DEMOTE_LOOKS: usize = 256;
 
-impl Daemon {
+impl<M: Machine> Daemon<M> {
     /// Moves cold file pages from the fast node to the slow one: such that were not accessed within
     /// the window, or much less than what they make room for, whose heat is given.
     pub(super) fn demote(&mut self, route: Route, heat: u16) -> io::Result<()> {
         // Everything looks cold to one who has just come.
-        if now().since(self.started) < self.config.limits.window {
+        if self.now().since(self.started) < self.config.limits.window {
             return Ok(());
         }
         let mut demoted = 0;
@@ -30,7 +31,7 @@ impl Daemon {
             let Some((id, file, first)) = self.walk(true) else {
                 break;
             };
-            let at = now();
+            let at = self.now();
             let base = first / BLOCK_PAGES;
             let cold: Vec<u64> = (0..BATCH_BLOCKS)
                 .filter(|index| {
@@ -48,9 +49,9 @@ impl Daemon {
             let Some((window, nodes)) = self.look(&file, first, &wanted) else {
                 continue;
             };
-            self.stats.disk_reads += window.disk_reads;
+            self.stats.disk_reads += self.machine.disk_reads(&window);
             let pages = found::on(&nodes, route.to);
-            let folios = self.folios(&window, &pages);
+            let folios = self.machine.folios(&window, &pages);
             let needed: u64 = folios.iter().map(|folio| folio.pages).sum();
             if needed == 0 {
                 continue;
@@ -70,7 +71,7 @@ impl Daemon {
                     file: id,
                     index: base + index,
                 };
-                self.policy.demoted(block, now());
+                self.policy.demoted(block, self.now());
             }
         }
         for room in self.room.values_mut() {

@@ -16,24 +16,19 @@ mod watch;
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::credit::Credit;
-use crate::files::Files;
 use crate::ledger::{For, Ledger};
+use crate::machine::Machine;
 use crate::pace::Pace;
 use crate::page::{FileId, Time, BATCH_BLOCKS, BLOCK_PAGES};
-use crate::place::Frames;
 use crate::policy::{Limits, Policy};
 use crate::readers::Readers;
 use crate::stats::Stats;
-use crate::sys;
-use crate::tiers::{self, Fast, Room, Route};
+use crate::tiers::{Fast, Room, Route};
 use crate::trace::budget::{Budget, Costs};
-use crate::trace::points::{Kind, Points};
-use crate::trace::Trace;
+use crate::trace::points::Kind;
 use phase::Phase;
 use walk::Walk;
 
@@ -48,7 +43,6 @@ pub struct Config {
     pub budget: f64,
     /// The same of looking and moving, while pages are moved.
     pub work: f64,
-    pub paths: Vec<PathBuf>,
     /// Make room on the fast node by moving cold pages away.
     pub demote: bool,
     /// Look only, move nothing.
@@ -105,11 +99,9 @@ impl Paces {
     }
 }
 
-pub struct Daemon {
+pub struct Daemon<M> {
     config: Config,
-    trace: Trace,
-    /// Why reads of tmpfs can't be watched.
-    tmpfs: Option<String>,
+    machine: M,
     paces: Paces,
     ledger: Ledger,
     /// As measured at the start, and what a record costs us, in nanoseconds.
@@ -120,8 +112,6 @@ pub struct Daemon {
     budget: Budget,
     phase: Phase,
     policy: Policy,
-    files: Files,
-    frames: Option<Frames>,
     readers: Readers,
     fast: Fast,
     /// Which page of which file a frame on a slow node is.
@@ -142,23 +132,15 @@ pub struct Daemon {
     random: u64,
 }
 
-fn now() -> Time {
-    Time(sys::monotonic_micros())
-}
-
-impl Daemon {
-    pub fn new(config: Config, points: Points) -> io::Result<Daemon> {
-        let mut trace = Trace::new(points)?;
-        let tmpfs = trace.add_tmpfs().err().map(|err| err.to_string());
-        let costs = trace.calibrate().unwrap_or_default();
-        let now = now();
+impl<M: Machine> Daemon<M> {
+    pub fn new(config: Config, mut machine: M) -> Daemon<M> {
+        let costs = machine.measure();
+        let now = machine.now();
         let mut paces = Paces::new(config.budget, config.limits.window);
-        paces.tmpfs.done(Time(0), trace.tmpfs_switch());
-        Ok(Daemon {
+        paces.tmpfs.done(Time(0), machine.tmpfs_switch());
+        Daemon {
             budget: Budget::new(config.budget / 2.0),
             policy: Policy::new(config.limits.clone()),
-            files: Files::new(config.paths.clone()),
-            frames: Frames::open().ok(),
             readers: Readers::default(),
             fast: config.fast.clone(),
             owners: HashMap::new(),
@@ -168,7 +150,7 @@ impl Daemon {
             looking: Credit::new(config.budget / 2.0, LOOKING_SAVES, now, 0),
             work: Credit::new(config.work, WORK_SAVES, now, 0),
             paces,
-            ledger: Ledger::new(sys::cpu_nanos()),
+            ledger: Ledger::new(machine.cpu_nanos()),
             handling: 500.0,
             handled: (0, 0),
             phase: Phase::new(now, config.interval),
@@ -177,35 +159,31 @@ impl Daemon {
             scan: Walk::default(),
             cold: Walk::default(),
             random: now.0 | 1,
-            trace,
-            tmpfs,
+            machine,
             costs,
             config,
-        })
+        }
     }
 
-    pub fn kind(&self) -> Kind {
-        self.trace.kind()
+    pub fn machine(&self) -> &M {
+        &self.machine
     }
 
-    /// Why files on tmpfs stay where they are, if they do.
-    pub fn without_tmpfs(&self) -> Option<&str> {
-        self.tmpfs.as_deref()
+    fn now(&self) -> Time {
+        self.machine.now()
     }
 
-    /// Goes on until a signal is readable on `signals` or `report`, which is
-    /// called after every interval, says to stop.
-    pub fn run(
-        &mut self,
-        signals: BorrowedFd,
-        mut report: impl FnMut(&Stats) -> bool,
-    ) -> io::Result<End> {
-        self.trace.waiter().add_signals(signals)?;
+    fn kind(&self) -> Kind {
+        self.machine.kind()
+    }
+
+    /// Goes on until a signal has come or `report`, which is called after every interval, says to stop.
+    pub fn run(&mut self, mut report: impl FnMut(&Stats) -> bool) -> io::Result<End> {
         if self.config.once {
             return self.once(report);
         }
         loop {
-            let begin = now();
+            let begin = self.now();
             let end = begin.after(self.config.interval);
             let before = self.ledger;
             self.look_around(begin);
@@ -242,7 +220,7 @@ impl Daemon {
 
     /// One phase that lasts long enough for a second access, and all that it has brought.
     fn once(&mut self, mut report: impl FnMut(&Stats) -> bool) -> io::Result<End> {
-        let begin = now();
+        let begin = self.now();
         let before = self.ledger;
         self.look_around(begin);
         if self.stats.slow_file_pages > 0 {
@@ -256,8 +234,8 @@ impl Daemon {
                 return Ok(End::Signal);
             }
             // What is still to be moved; more does not come.
-            while self.policy.queued() > 0 && !self.policy.backoff.active(now()) {
-                if self.work_until(now().after(SLICE))? {
+            while self.policy.queued() > 0 && !self.policy.backoff.active(self.now()) {
+                if self.work_until(self.now().after(SLICE))? {
                     return Ok(End::Signal);
                 }
             }
@@ -274,7 +252,7 @@ impl Daemon {
         }
         self.enter(For::Fixed);
         let routes = self.config.routes.iter();
-        let pages = routes.map(|route| tiers::file_pages(route.from).unwrap_or(1));
+        let pages = routes.map(|route| self.machine.file_pages(route.from).unwrap_or(1));
         self.stats.slow_file_pages = pages.sum();
         let cost = self.enter(For::Fixed);
         self.paces.state.done(begin, cost);
@@ -282,13 +260,13 @@ impl Daemon {
 
     /// Enters what was spent since the last entry.
     fn enter(&mut self, what: For) -> u64 {
-        self.ledger.enter(what, sys::cpu_nanos())
+        self.ledger.enter(what, self.machine.cpu_nanos())
     }
 
     /// What the interval that began at `begin` has cost.
     fn account(&mut self, before: Ledger, begin: Time) {
         self.enter(For::Fixed);
-        let elapsed = now().since(begin).as_nanos() as f64;
+        let elapsed = self.now().since(begin).as_nanos() as f64;
         let share = |what| (self.ledger.of(what) - before.of(what)) as f64 / elapsed;
         self.stats.overhead_total = (self.ledger.sum() - before.sum()) as f64 / elapsed;
         self.stats.overhead_daemon = self.stats.overhead_total - share(For::Moving);
@@ -303,9 +281,9 @@ impl Daemon {
     }
 
     fn gauges(&mut self) {
-        let now = now();
+        let now = self.now();
         self.stats.seconds = now.since(self.started).as_secs_f64();
-        self.stats.lost_samples = self.trace.lost;
+        self.stats.lost_samples = self.machine.lost();
         self.stats.backoffs = self.policy.backoff.pauses;
         self.stats.backing_off = self.policy.backoff.active(now);
         self.stats.queue_full = self.policy.queue_full;
@@ -320,18 +298,18 @@ impl Daemon {
     /// has come.
     fn work_until(&mut self, end: Time) -> io::Result<bool> {
         loop {
-            let woken = now();
+            let woken = self.now();
             self.drain();
             if self.overspent() {
                 self.finish_phase();
             }
             let idle = self.move_some()?;
-            let mut timeout = idle.min(end.since(now()));
-            if self.trace.watching() {
+            let mut timeout = idle.min(end.since(self.now()));
+            if self.machine.watching() {
                 timeout = timeout.min(self.latency());
             }
             let cost = self.enter(For::Fixed);
-            let signal = self.trace.waiter().wait(timeout)?;
+            let signal = self.machine.wait(timeout)?;
             let cost = cost + self.enter(For::Fixed);
             self.paces.wake.done(woken, cost);
             self.looking.waking(cost);
@@ -339,7 +317,7 @@ impl Daemon {
             if signal {
                 return Ok(true);
             }
-            if now() >= end {
+            if self.now() >= end {
                 self.drain();
                 return Ok(false);
             }

@@ -1,19 +1,18 @@
 //! What is hot is looked at, and moved.
 
-use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use super::demote::DEMOTE_PAGES;
 use super::found::{self, Found};
 use super::portion::{Portion, Rest};
-use super::{now, Daemon, WINDOW};
+use super::{Daemon, WINDOW};
 use crate::files::Skip;
 use crate::ledger::For;
-use crate::page::{Block, FileId, Time, BATCH_BLOCKS, BLOCK_PAGES, PAGE};
-use crate::place::{sum_where, Folio, Window};
+use crate::machine::{Machine, Nodes};
+use crate::page::{Block, FileId, Time, BATCH_BLOCKS, BLOCK_PAGES};
+use crate::place::{sum_where, Folio};
 use crate::policy::{Next, Outcome};
 use crate::queue::Batch;
 use crate::tiers::Route;
@@ -21,7 +20,7 @@ use crate::tiers::Route;
 /// How long moving may keep us from emptying the rings.
 const SLICE: Duration = Duration::from_millis(50);
 
-impl Daemon {
+impl<M: Machine> Daemon<M> {
     /// Has looking, or have looking and moving together, cost more than they may? Then how long to
     /// wait.
     pub(super) fn debt(&mut self, now: Time) -> Option<Duration> {
@@ -33,9 +32,9 @@ impl Daemon {
 
     /// Moves for a while; says how long there is nothing to do.
     pub(super) fn move_some(&mut self) -> io::Result<Duration> {
-        let begin = now();
+        let begin = self.now();
         loop {
-            let at = now();
+            let at = self.now();
             if at.since(begin) >= SLICE {
                 return Ok(Duration::ZERO);
             }
@@ -60,9 +59,9 @@ impl Daemon {
         }
     }
 
-    pub(super) fn open(&mut self, id: FileId) -> Result<File, Skip> {
+    pub(super) fn open(&mut self, id: FileId) -> Result<M::File, Skip> {
         let pid = self.readers.pid(id);
-        let opened = self.files.open(id, pid, now());
+        let opened = self.machine.open(id, pid);
         if let Err(skip) = opened {
             *self.stats.skipped_files.entry(skip.name()).or_default() += 1;
         }
@@ -71,17 +70,17 @@ impl Daemon {
 
     pub(super) fn promote(&mut self, batch: &Batch) -> io::Result<()> {
         let Ok(file) = self.open(batch.file) else {
-            self.policy.refuse(batch, now());
+            self.policy.refuse(batch, self.now());
             return Ok(());
         };
         let start = batch.blocks[0] / BATCH_BLOCKS * BATCH_BLOCKS;
         let wanted = found::pages_of(&batch.blocks, start);
-        let Some((mut window, nodes)) = self.look(&file, start * BLOCK_PAGES, &wanted) else {
-            self.policy.refuse(batch, now());
+        let Some((window, nodes)) = self.look(&file, start * BLOCK_PAGES, &wanted) else {
+            self.policy.refuse(batch, self.now());
             return Ok(());
         };
         let mut outcomes = vec![Outcome::default(); BATCH_BLOCKS as usize];
-        let at = now();
+        let at = self.now();
         let heat = batch.blocks.iter().map(|&index| {
             let file = batch.file;
             self.policy.heat(Block { file, index }, at)
@@ -99,11 +98,11 @@ impl Daemon {
             if waited {
                 self.stats.rate_limited += pages;
             }
-            let route = found::near(route, near, pages, |to| self.room(to, now()));
-            self.promote_from(route, &mut window, &slow, heat, &mut outcomes)?;
+            let route = found::near(route, near, pages, |to| self.room(to, self.now()));
+            self.promote_from(route, &window, &slow, heat, &mut outcomes)?;
         }
-        self.stats.disk_reads += window.disk_reads;
-        let done = now();
+        self.stats.disk_reads += self.machine.disk_reads(&window);
+        let done = self.now();
         for &index in &batch.blocks {
             let block = Block {
                 file: batch.file,
@@ -118,44 +117,45 @@ impl Daemon {
     /// A window of a file and the nodes of the wanted pages.
     pub(super) fn look(
         &mut self,
-        file: &File,
+        file: &M::File,
         first: u64,
         wanted: &[Range<usize>],
-    ) -> Option<(Window, Vec<(usize, u32)>)> {
-        let size = file.metadata().ok()?.len().div_ceil(PAGE);
-        let pages = size.saturating_sub(first).min(WINDOW);
-        if pages == 0 {
+    ) -> Option<(M::Window, Nodes)> {
+        let end = self
+            .machine
+            .size(file)
+            .ok()?
+            .min(first.saturating_add(WINDOW));
+        if end <= first {
             return None;
         }
-        let mut window = Window::open(file.as_fd(), first, pages as usize).ok()?;
-        let nodes = window.nodes(wanted).ok()?;
-        Some((window, nodes))
+        self.machine.look(file, first..end, wanted).ok()
     }
 
     pub(super) fn promote_from(
         &mut self,
         route: Route,
-        window: &mut Window,
+        window: &M::Window,
         slow: &[usize],
         heat: u16,
         outcomes: &mut [Outcome],
     ) -> io::Result<()> {
-        let folios = self.folios(window, slow);
-        let mut room = self.room(route.to, now());
+        let folios = self.machine.folios(window, slow);
+        let mut room = self.room(route.to, self.now());
         let needed: u64 = folios.iter().map(|folio| folio.pages).sum();
         if room < needed && self.config.demote && !self.config.observe {
             self.demote(route, heat)?;
-            room = self.room(route.to, now());
+            room = self.room(route.to, self.now());
         }
         // Demotion counts too.
-        let rate = self.policy.rate.room(now());
+        let rate = self.policy.rate.room(self.now());
         let portion = Portion::of(&folios, rate, room);
         match portion.rest {
             Rest::Nothing => {}
             Rest::Limited(pages) => self.stats.rate_limited += pages,
             Rest::NoRoom => {
                 self.stats.no_room += 1;
-                self.policy.no_room(now());
+                self.policy.no_room(self.now());
             }
         }
         self.stats.pgpromote_candidate += portion.pages;
@@ -179,23 +179,16 @@ impl Daemon {
         Ok(())
     }
 
-    pub(super) fn folios(&mut self, window: &Window, pages: &[usize]) -> Vec<Folio> {
-        match &mut self.frames {
-            Some(frames) => frames.folios(window, pages),
-            None => pages.iter().map(|&page| Folio { page, pages: 1 }).collect(),
-        }
-    }
-
     pub(super) fn migrate(
         &mut self,
-        window: &Window,
+        window: &M::Window,
         folios: &[Folio],
         to: u32,
     ) -> io::Result<Vec<bool>> {
         self.enter(For::Looking);
-        let (moved, failed) = match window.migrate(folios, to, true) {
+        let (moved, failed) = match self.machine.migrate(window, folios, to, true) {
             Err(err) if err.raw_os_error() == Some(libc::EPERM) => {
-                window.migrate(folios, to, false)?
+                self.machine.migrate(window, folios, to, false)?
             }
             other => other?,
         };
@@ -205,7 +198,7 @@ impl Daemon {
             // What is moved is worth as much looking as moving it.
             self.looking.earn(cost);
         }
-        self.policy.rate.moved(pages, now());
+        self.policy.rate.moved(pages, self.now());
         self.stats.numa_pages_migrated += pages;
         self.stats.failed.add(failed);
         Ok(moved)
@@ -230,6 +223,8 @@ impl Daemon {
 
     /// Pages that a node can take.
     pub(super) fn room(&mut self, node: u32, at: Time) -> u64 {
-        self.room.entry(node).or_default().pages(node, at)
+        let machine = &self.machine;
+        let room = self.room.entry(node).or_default();
+        room.pages(at, || machine.keep(node), || machine.free(node))
     }
 }

@@ -1,29 +1,28 @@
 //! Walks over all windows of the known files: for cold pages, and to learn which frame is of which
 //! file where the kernel names frames only.
 
-use std::fs::File;
-
-use super::{now, Daemon, MOST_FRAMES, WINDOW};
+use super::{Daemon, MOST_FRAMES, WINDOW};
 use crate::ledger::For;
-use crate::page::{FileId, Time, PAGE};
+use crate::machine::Machine;
+use crate::page::{FileId, Time};
 
-impl Daemon {
+impl<M: Machine> Daemon<M> {
     /// The next window of a walk over the known files: for cold pages, or to
     /// learn frames. `None` at the end of a pass.
-    pub(super) fn walk(&mut self, cold: bool) -> Option<(FileId, File, u64)> {
-        let at = now();
+    pub(super) fn walk(&mut self, cold: bool) -> Option<(FileId, M::File, u64)> {
+        let at = self.now();
         let walk = if cold { &mut self.cold } else { &mut self.scan };
         let mut walk = std::mem::take(walk);
         let longest = self.config.limits.window;
         if walk.begins(at, longest) {
-            walk.files = self.files.known(at);
+            walk.files = self.machine.known();
             walk.at = (0, 0);
             walk.begun = Some(at);
         }
         let mut found = None;
         while let Some(&id) = walk.files.get(walk.at.0) {
-            let size = self.files.open(id, None, at).ok().and_then(|file| {
-                let size = file.metadata().ok()?.len().div_ceil(PAGE);
+            let size = self.machine.open(id, None).ok().and_then(|file| {
+                let size = self.machine.size(&file).ok()?;
                 Some((file, size))
             });
             match size {
@@ -44,7 +43,7 @@ impl Daemon {
     /// before for hot.
     pub(super) fn scan(&mut self, end: Time) {
         loop {
-            let at = now();
+            let at = self.now();
             if at >= end || self.debt(at).is_some() {
                 return;
             }
@@ -63,27 +62,23 @@ impl Daemon {
         }
     }
 
-    pub(super) fn learn_frames(&mut self, id: FileId, file: &File, first: u64, at: Time) {
+    pub(super) fn learn_frames(&mut self, id: FileId, file: &M::File, first: u64, at: Time) {
         let all = 0..WINDOW as usize;
         let Some((window, nodes)) = self.look(file, first, &[all]) else {
             return;
         };
-        self.stats.disk_reads += window.disk_reads;
+        self.stats.disk_reads += self.machine.disk_reads(&window);
         let slow: Vec<usize> = nodes
             .iter()
             .filter(|&&(_, node)| self.config.routes.iter().any(|route| route.from == node))
             .map(|&(page, _)| page)
             .collect();
-        let Some(frames) = &mut self.frames else {
-            return;
-        };
-        let (pages, pfns): (Vec<u64>, Vec<u64>) = frames
-            .pfns(&window, &slow)
-            .into_iter()
-            .zip(slow)
-            .filter_map(|(pfn, page)| Some((first + page as u64, pfn?)))
-            .unzip();
-        for ((&page, &pfn), active) in pages.iter().zip(&pfns).zip(frames.active(&pfns)) {
+        let frames = self.machine.frames(&window, &slow);
+        for (page, frame) in slow.into_iter().zip(frames) {
+            let Some((pfn, active)) = frame else {
+                continue;
+            };
+            let page = first + page as u64;
             if self.owners.len() >= MOST_FRAMES {
                 self.owners.clear();
             }

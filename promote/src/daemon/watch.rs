@@ -3,17 +3,17 @@
 use std::io;
 use std::time::Duration;
 
-use super::{now, Daemon, MOST_FRAMES};
+use super::{Daemon, MOST_FRAMES};
 use crate::ledger::For;
+use crate::machine::Machine;
 use crate::page::Time;
-use crate::tiers;
 use crate::trace::budget::{Costs, Phase};
 use crate::trace::points::{Event, Kind};
 
 /// New files that are looked for at once, after each look into the rings.
 const MOST_NEW: usize = 16;
 
-impl Daemon {
+impl<M: Machine> Daemon<M> {
     /// How long the events are to be on in the interval that begins; it may be not at all.
     pub(super) fn on_time(&mut self, begin: Time) -> Duration {
         if self.kind() == Kind::Activations {
@@ -28,20 +28,19 @@ impl Daemon {
     }
 
     pub(super) fn begin_phase(&mut self) -> io::Result<()> {
-        if self.trace.watching() {
+        if self.machine.watching() {
             return Ok(());
         }
         self.enter(For::Fixed);
         let tmpfs = self.tmpfs_is_due();
-        self.trace.want_tmpfs(tmpfs);
-        self.trace.start(self.period())?;
-        let (watched, online) = self.trace.processors();
+        self.machine.start(self.period(), tmpfs)?;
+        let (watched, online) = self.machine.processors();
         self.stats.processors_watched = watched;
         self.stats.processors = online;
         self.phase.cost = self.enter(For::Fixed);
         if tmpfs {
             // This is paid from elsewhere.
-            let cost = self.phase.cost.saturating_sub(self.trace.tmpfs_switch());
+            let cost = self.phase.cost.saturating_sub(self.machine.tmpfs_switch());
             self.phase.cost = cost;
         }
         Ok(())
@@ -62,14 +61,14 @@ impl Daemon {
 
     /// Does the phase that begins watch tmpfs?
     fn tmpfs_is_due(&mut self) -> bool {
-        let at = now();
+        let at = self.now();
         if !self.paces.tmpfs.due(at) {
             return false;
         }
         let mut routes = self.config.routes.iter();
-        let due = routes.any(|route| tiers::tmpfs_pages(route.from) != Some(0));
+        let due = routes.any(|route| self.machine.tmpfs_pages(route.from) != Some(0));
         if due {
-            self.paces.tmpfs.done(at, self.trace.tmpfs_switch());
+            self.paces.tmpfs.done(at, self.machine.tmpfs_switch());
         }
         due
     }
@@ -84,7 +83,7 @@ impl Daemon {
     }
 
     pub(super) fn drain(&mut self) {
-        if self.trace.watching() {
+        if self.machine.watching() {
             self.empty_rings();
         }
     }
@@ -95,7 +94,7 @@ impl Daemon {
         let (policy, stats) = (&mut self.policy, &mut self.stats);
         let (readers, owners, fast) = (&mut self.readers, &mut self.owners, &self.fast);
         let mut new = Vec::new();
-        self.trace.drain(|event, time, cpu| match event {
+        self.machine.drain(|event, time, cpu| match event {
             Event::Read {
                 file,
                 first,
@@ -150,11 +149,11 @@ impl Daemon {
     /// may have begun in earnest since the length of the phase was chosen.
     pub(super) fn overspent(&self) -> bool {
         let always = self.kind() == Kind::Activations || self.config.once;
-        if !self.trace.watching() || always {
+        if !self.machine.watching() || always {
             return false;
         }
         let costs = self.costs();
-        let spent = costs.of(self.trace.so_far(costs));
+        let spent = costs.of(self.machine.so_far(costs));
         self.phase.is_overspent(spent, self.budget.share())
     }
 
@@ -167,7 +166,7 @@ impl Daemon {
     }
 
     pub(super) fn finish_phase(&mut self) {
-        if !self.trace.watching() {
+        if !self.machine.watching() {
             return;
         }
         self.drain();
@@ -188,7 +187,7 @@ impl Daemon {
         }
         let costs = self.costs();
         self.enter(For::Fixed);
-        let phase = self.trace.stop(costs);
+        let phase = self.machine.stop(costs);
         let cost = self.phase.cost + self.enter(For::Fixed);
         self.paces.switch.done(self.phase.begun, cost);
         // What came between the last look and the end.
