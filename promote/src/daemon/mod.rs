@@ -7,10 +7,14 @@
 
 mod demote;
 mod found;
+#[cfg(test)]
+mod made;
 mod phase;
 mod portion;
 mod promote;
 mod scan;
+#[cfg(test)]
+mod tests;
 mod walk;
 mod watch;
 
@@ -66,6 +70,8 @@ const MOST_FRAMES: usize = 1 << 18;
 /// How long is watched where that is done only once, at least; and how much of the queue is done at
 /// a time then.
 const ONCE: Duration = Duration::from_millis(500);
+/// Before that: as long as it takes to see which processors work.
+const FIRST_LOOK: Duration = Duration::from_millis(200);
 const SLICE: Duration = Duration::from_millis(50);
 /// Looking may save up so much time's worth for when there is much to look at.
 pub(crate) const LOOKING_SAVES: Duration = Duration::from_secs(60);
@@ -218,7 +224,7 @@ impl<M: Machine> Daemon<M> {
         }
     }
 
-    /// One phase that lasts long enough for a second access, and all that it has brought.
+    /// A phase that lasts long enough for a second access, after a short one, and all that they have brought.
     fn once(&mut self, mut report: impl FnMut(&Stats) -> bool) -> io::Result<End> {
         let begin = self.now();
         let before = self.ledger;
@@ -226,12 +232,15 @@ impl<M: Machine> Daemon<M> {
         if self.stats.slow_file_pages > 0 {
             let span = self.config.interval.max(ONCE);
             let span = span.max(self.config.limits.gap * 2);
-            self.phase.span = span;
-            self.begin_phase()?;
-            let stopped = self.work_until(begin.after(span))?;
-            self.finish_phase();
-            if stopped {
-                return Ok(End::Signal);
+            // How much of it can be recorded, and who reads, is known after a first look.
+            for span in [FIRST_LOOK, span] {
+                self.phase.span = span;
+                self.begin_phase()?;
+                let stopped = self.work_until(self.now().after(span))?;
+                self.finish_phase();
+                if stopped {
+                    return Ok(End::Signal);
+                }
             }
             // What is still to be moved; more does not come.
             while self.policy.queued() > 0 && !self.policy.backoff.active(self.now()) {
