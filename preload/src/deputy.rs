@@ -17,6 +17,7 @@ use core::sync::atomic::{
 };
 use hugeswap::mm::PAGE_SIZE;
 use hugeswap::sys::futex::{self, Scope};
+use hugeswap::sys::limits::RoomForDescriptor;
 use hugeswap::sys::thread::{self, Files};
 use hugeswap::sys::uffd::{Msg, Uffd};
 use hugeswap::sys::{fd, mem, task, Errno};
@@ -182,6 +183,8 @@ extern "C" fn main(arg: *mut u8) {
         STARTED.store(how, Release);
         futex::wake(&STARTED, u32::MAX, Scope::Process);
     };
+    // Its table is empty, and it opens two at most.
+    let room = RoomForDescriptor::make(1);
     // The pages are read by the program itself, so the right to serve system calls is not needed.
     let uffd = match Uffd::open(0, true) {
         Ok((u, _))
@@ -192,6 +195,7 @@ extern "C" fn main(arg: *mut u8) {
         }
         _ => return started(2),
     };
+    drop(room);
     thread::refuse_filters();
     started(1);
     let mut messages = [Msg::default(); 16];

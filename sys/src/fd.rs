@@ -74,6 +74,37 @@ pub fn write_both(fd: i32, parts: [&[u8]; 2]) -> Result<usize, Errno> {
     unsafe { syscall(libc::SYS_writev, args) }
 }
 
+/// Waits until some of these can be read, at most so long. A number below zero is passed over.
+pub fn wait_readable(fds: &mut [libc::pollfd], mut limit: Option<libc::timespec>) {
+    let at = limit.as_mut().map_or(0, |l| l as *mut _ as usize);
+    let args = [fds.as_mut_ptr() as usize, fds.len(), at, 0, 8];
+    // SAFETY: array and time outlive the call; no signal mask.
+    if unsafe { syscall(libc::SYS_ppoll, args) } == Err(Errno::EINVAL) {
+        // The program allows itself fewer descriptors than these are.
+        select(fds, at);
+    }
+}
+
+/// As poll, by select, which does not ask how many descriptors the process may have. `limit` is the address of a
+/// time, or zero.
+fn select(fds: &mut [libc::pollfd], limit: usize) {
+    let mut set = [0u64; 16];
+    let place = |fd: i32| {
+        let fd = usize::try_from(fd).ok().filter(|&fd| fd < 1024)?;
+        Some((fd / 64, 1 << (fd % 64)))
+    };
+    for (word, bit) in fds.iter().filter_map(|f| place(f.fd)) {
+        set[word] |= bit;
+    }
+    let args = [1024, set.as_mut_ptr() as usize, 0, 0, limit, 0];
+    // SAFETY: the set has a bit for each number below 1024; set and time outlive the call.
+    let some = unsafe { syscall(libc::SYS_pselect6, args) }.is_ok();
+    for f in fds {
+        let is_readable = some && place(f.fd).is_some_and(|(word, bit)| set[word] & bit != 0);
+        f.revents = if is_readable { libc::POLLIN } else { 0 };
+    }
+}
+
 /// Whether the other side of a connection is gone. Without waiting.
 pub fn is_hung_up(fd: i32) -> bool {
     let mut polled = libc::pollfd {
@@ -82,8 +113,21 @@ pub fn is_hung_up(fd: i32) -> bool {
         revents: 0,
     };
     // SAFETY: one structure, which outlives the call.
-    let _ = unsafe { syscall(libc::SYS_poll, [&raw mut polled as usize, 1, 0]) };
-    polled.revents & libc::POLLHUP != 0
+    match unsafe { syscall(libc::SYS_poll, [&raw mut polled as usize, 1, 0]) } {
+        // As in `wait_readable`.
+        Err(Errno::EINVAL) => has_ended(fd),
+        _ => polled.revents & libc::POLLHUP != 0,
+    }
+}
+
+/// Whether nothing more comes by a connection.
+fn has_ended(fd: i32) -> bool {
+    let mut byte = 0u8;
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    let args = [fd as usize, &raw mut byte as usize, 1, flags as usize, 0, 0];
+    // SAFETY: one byte, which outlives the call.
+    let came = unsafe { syscall(libc::SYS_recvfrom, args) };
+    came == Ok(0)
 }
 
 /// Closes every descriptor of this thread's table but these.
@@ -114,5 +158,35 @@ fn close_range(first: u32, last: u32) {
         for fd in first..=last.min(65536) {
             close(fd as i32);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn select_says_what_poll_says() {
+        let mut two = [-1; 2];
+        let args = [two.as_mut_ptr() as usize, 0];
+        // SAFETY: room for two numbers.
+        unsafe { syscall(libc::SYS_pipe2, args) }.unwrap();
+        let now = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let is_readable = || {
+            let mut fds = [-1, two[0]].map(|fd| libc::pollfd {
+                fd,
+                events: libc::POLLIN,
+                revents: 7,
+            });
+            select(&mut fds, &raw const now as usize);
+            fds.map(|f| f.revents)
+        };
+        assert_eq!(is_readable(), [0, 0]);
+        write_both(two[1], [b"1", b""]).unwrap();
+        assert_eq!(is_readable(), [0, libc::POLLIN]);
+        two.into_iter().for_each(close);
     }
 }

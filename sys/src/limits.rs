@@ -122,6 +122,32 @@ impl Drop for RoomForThreads {
     }
 }
 
+/// For the moment in which a descriptor comes: the program may allow itself none.
+pub struct RoomForDescriptor {
+    before: Option<Limit>,
+}
+
+impl RoomForDescriptor {
+    /// `free` is a number that none has, or less than zero.
+    pub fn make(free: i32) -> RoomForDescriptor {
+        let now = limit(libc::RLIMIT_NOFILE, None).map_or(u64::MAX, |l| l.now);
+        let is_there = u64::try_from(free).is_ok_and(|free| free < now);
+        RoomForDescriptor {
+            before: (!is_there)
+                .then(|| raise(libc::RLIMIT_NOFILE, ENOUGH))
+                .flatten(),
+        }
+    }
+}
+
+impl Drop for RoomForDescriptor {
+    fn drop(&mut self) {
+        if self.before.is_some() {
+            let _ = limit(libc::RLIMIT_NOFILE, self.before);
+        }
+    }
+}
+
 impl Drop for Raised {
     fn drop(&mut self) {
         for ((resource, _), before) in RESOURCES.into_iter().zip(self.before) {

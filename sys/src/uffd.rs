@@ -1,6 +1,7 @@
 //! userfaultfd: the kernel's own words for it are in `Documentation/admin-guide/mm/userfaultfd.rst`
 //! and `mm/userfaultfd.c`. Errnos become meanings here.
 
+use super::fd::wait_readable;
 use super::pagemap::{self, Pagemap};
 use super::syscall::{syscall, Errno};
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
@@ -340,15 +341,17 @@ impl Uffd {
 
     /// Waits for a fault, at most so long; whether there is one.
     pub fn wait(&self, ms: u64) -> bool {
-        let mut fd = libc::pollfd {
+        let mut fds = [libc::pollfd {
             fd: self.fd,
             events: libc::POLLIN,
             revents: 0,
+        }];
+        let limit = libc::timespec {
+            tv_sec: (ms / 1000) as i64,
+            tv_nsec: (ms % 1000 * 1_000_000) as i64,
         };
-        let args = [&mut fd as *mut _ as usize, 1, ms as usize];
-        // SAFETY: the structure outlives the call.
-        let n = unsafe { syscall(libc::SYS_poll, args) };
-        n == Ok(1) && fd.revents & libc::POLLIN != 0
+        wait_readable(&mut fds, Some(limit));
+        fds[0].revents & libc::POLLIN != 0
     }
 
     /// Faults that wait now; fewer than `buf` holds when there are no more.

@@ -33,6 +33,7 @@ macro_rules! cases {
 cases! {
     "limits":
     few_descriptors,
+    no_descriptors,
     all_descriptors,
     few_processes,
     small_stacks,
@@ -123,6 +124,7 @@ cases! {
     touches_only,
     maps_too,
     plain_program,
+    plain_without_descriptors,
     plain_of_two,
     plain_with_signals,
     no_mappings,

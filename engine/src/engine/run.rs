@@ -8,6 +8,7 @@ use super::failure::StartError;
 use super::Engine;
 use crate::control::link::{Address, Descriptors, Place, Reply, Request};
 use crate::control::{Mapped, Proc, LAYOUT, MAX_DEVICES};
+use crate::sys::limits::RoomForDescriptor;
 use crate::sys::maps::MapsFile;
 use crate::sys::pagemap::Pagemap;
 use crate::sys::{fd, thread, uffd, Errno};
@@ -217,10 +218,12 @@ impl Link {
         let turns = self.turns.load(Relaxed).wrapping_add(1);
         self.turns.store(turns, Relaxed);
         let mut fds = Descriptors::default();
+        let is_asked = self.state.load(Relaxed) == ASKED;
+        let _room = is_asked.then(|| RoomForDescriptor::make(self.spare.load(Relaxed)));
         let state = match Reply::look(self.fd(), &mut fds) {
             Err(Errno::EAGAIN) => return None,
             Err(_) => thread::end_killed(),
-            Ok(Reply::Place(place)) if self.state.load(Relaxed) == ASKED => {
+            Ok(Reply::Place(place)) if is_asked => {
                 own.last_place.store(place.key, Release);
                 let page = fds.as_slice().first().ok_or(Errno::EINVAL);
                 // SAFETY: the supervisor's file, of this layout.
@@ -242,8 +245,7 @@ impl Link {
             Ok(_) => REFUSED,
         };
         fds.close();
-        let asked = self.state.load(Relaxed) == ASKED;
-        asked.then(|| {
+        is_asked.then(|| {
             let spare = fd::duplicate(self.fd()).unwrap_or(-1);
             self.spare.store(spare, Relaxed);
             self.state.store(state, Release);

@@ -24,7 +24,7 @@ use crate::swap_io::{SwapIo, Until};
 use crate::sys::sched::Switches;
 use crate::sys::thread::now_ns;
 use crate::sys::uffd::{Msg, PageFault};
-use crate::sys::{syscall, Errno};
+use crate::sys::{fd, Errno};
 use ahead::AheadQueue;
 use crowd::Crowd;
 use near::Near;
@@ -252,13 +252,7 @@ impl<'e> Handler<'e> {
             tv_sec: 0,
             tv_nsec: 1_000_000,
         };
-        let limit = if behind {
-            &raw const moment as usize
-        } else {
-            0
-        };
-        // SAFETY: array and time outlive the call; no signal mask.
-        let _ = unsafe { syscall(libc::SYS_ppoll, [fds.as_mut_ptr() as usize, n, limit, 0, 8]) };
+        fd::wait_readable(&mut fds[..n], behind.then_some(moment));
         self.spin.lasted(wait, now_ns() - self.waits_since_ns);
         fds[1].revents != 0
     }

@@ -67,6 +67,21 @@ static void few_descriptors(void) {
   same_limit(RLIMIT_NOFILE, 3, 4096);
 }
 
+/* None at all: what servers allow their workers that only compute. */
+static void no_descriptors(void) {
+  for (rlim_t few = 0; few < 3; few++) {
+    limit(RLIMIT_NOFILE, few, 4096);
+    children(1);
+    moved_read_only();
+    same_limit(RLIMIT_NOFILE, few, 4096);
+  }
+  limit(RLIMIT_NOFILE, 0, 0);
+  push_out();
+  verify(p, bytes, 1, "after the limit");
+  fill(p, bytes, 2);
+  verify(p, bytes, 2, "written after the limit");
+}
+
 /* Every descriptor is in use. */
 static void all_descriptors(void) {
   limit(RLIMIT_NOFILE, 64, 64);
@@ -244,6 +259,7 @@ int main(int argc, char **argv) {
   p = map_rw(bytes);
   fill(p, bytes, 1);
   if (!strcmp(argv[1], "few_descriptors")) few_descriptors();
+  else if (!strcmp(argv[1], "no_descriptors")) no_descriptors();
   else if (!strcmp(argv[1], "all_descriptors")) all_descriptors();
   else if (!strcmp(argv[1], "few_processes")) few_processes();
   else if (!strcmp(argv[1], "less_data")) less_data();

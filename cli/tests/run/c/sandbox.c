@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stddef.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 
@@ -108,6 +109,12 @@ int main(int argc, char **argv) {
     MUST(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &f) == 0);
     work(1);
   } else if (!strcmp(what, "plain_program")) {
+    f = filter(PROGRAMS, SECCOMP_RET_KILL_PROCESS);
+    MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &f) == 0);
+    work(1);
+  } else if (!strcmp(what, "plain_without_descriptors")) {
+    struct rlimit none = {0, 4096};
+    MUST(setrlimit(RLIMIT_NOFILE, &none) == 0);
     f = filter(PROGRAMS, SECCOMP_RET_KILL_PROCESS);
     MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &f) == 0);
     work(1);
