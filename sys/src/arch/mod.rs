@@ -12,8 +12,15 @@
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub use x86_64::raw;
 #[cfg(target_arch = "x86_64")]
-pub use x86_64::{clone_thread, lay_stack, lay_thread_block, open_all_keys, raw, thread_pointer};
+pub use x86_64::{clone_thread, lay_stack, lay_thread_block, open_all_keys, thread_pointer};
+
+#[cfg(miri)]
+mod miri;
+#[cfg(miri)]
+pub use miri::raw;
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!(

@@ -12,6 +12,7 @@ const DTV_LEN: usize = 500;
 /// # Safety
 /// As the system call: pointers must be valid for what the call does with them, and mappings
 /// that Rust code relies on must not be changed under it.
+#[cfg(not(miri))]
 #[inline]
 pub unsafe fn raw(nr: i64, a: [usize; 6]) -> i64 {
     let ret: i64;
