@@ -132,10 +132,16 @@ impl Zpool {
 
     /// Stores the page, if it becomes no larger than [`LARGEST`] or may be as it is. None also where there is no
     /// memory. For the reclaim thread alone.
-    /// `time` is the caller's.
-    pub fn store(&self, page: &Page, owner: Owner, time: u32, how: How) -> Option<Stored> {
+    /// `time` is the caller's. Where the pool has `most` pages, what finds a place without more is stored.
+    pub fn store(
+        &self,
+        page: &Page,
+        (owner, time): (Owner, u32),
+        how: How,
+        most: usize,
+    ) -> Option<Stored> {
         if how == How::AsIs {
-            return self.put(page, None);
+            return self.put(page, None, most);
         }
         let mut small = [0; LARGEST];
         match self.compress(page, &mut small[HEAD..]) {
@@ -145,9 +151,9 @@ impl Zpool {
                 for (place, word) in small.chunks_exact_mut(WORD).zip(head) {
                     place.copy_from_slice(&word.to_ne_bytes());
                 }
-                self.put(&small[..n + HEAD], Some(codec))
+                self.put(&small[..n + HEAD], Some(codec), most)
             }
-            None if how == How::Anyhow => self.put(page, None),
+            None if how == How::Anyhow => self.put(page, None, most),
             None => None,
         }
     }
@@ -196,13 +202,13 @@ impl Zpool {
         })
     }
 
-    fn put(&self, object: &[u8], codec: Option<Codec>) -> Option<Stored> {
+    fn put(&self, object: &[u8], codec: Option<Codec>, most: usize) -> Option<Stored> {
         let bytes = object.len();
         let reach = self.slab.lock().reach();
         self.make_accessible(reach * BLOCK).ok()?;
         let (placed, at) = {
             let mut slab = self.slab.lock();
-            let placed = slab.alloc(bytes)?;
+            let placed = slab.alloc(bytes, most.div_ceil(BLOCK_PAGES))?;
             (placed, slab.offset(placed.handle)?.0)
         };
         // SAFETY: the place is the object's alone, is accessible, and has room for it.
@@ -369,6 +375,8 @@ const _: () = assert!(LARGEST < PAGE_SIZE && LARGEST < 1 << LEN_BITS && LARGEST 
 mod tests {
     use super::*;
 
+    const ALL: usize = usize::MAX;
+
     fn page(seed: u64) -> Page {
         let mut x = seed;
         core::array::from_fn(|i| {
@@ -394,7 +402,7 @@ mod tests {
         let stored: Vec<_> = (0..2000)
             .map(|i| {
                 let s = pool
-                    .store(&page(i), owner(i as usize), i as u32, How::Small)
+                    .store(&page(i), (owner(i as usize), i as u32), How::Small, ALL)
                     .unwrap();
                 grown += s.grown.0;
                 s
@@ -426,7 +434,7 @@ mod tests {
         for keeps in [2, 3, 7] {
             let pool = Zpool::new(64 << 20, Some(Codec::Lz4)).unwrap();
             let mut stored: Vec<_> = (0..4000)
-                .map(|i| pool.store(&page(i), owner(i as usize), i as u32, How::Small))
+                .map(|i| pool.store(&page(i), (owner(i as usize), i as u32), How::Small, ALL))
                 .map(|s| s.unwrap().handle)
                 .collect();
             let gone = |i: &usize| i % keeps != 0;
@@ -461,7 +469,7 @@ mod tests {
     fn an_object_is_whose_it_was_given() {
         let pool = Zpool::new(64 << 20, None).unwrap();
         let handle = pool
-            .store(&page(1), owner(700), 0, How::Small)
+            .store(&page(1), (owner(700), 0), How::Small, ALL)
             .unwrap()
             .handle;
         assert_eq!(pool.owner(handle), Some(owner(700)));
@@ -479,9 +487,9 @@ mod tests {
             x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (x >> 33) as u8
         });
-        assert_eq!(pool.store(&noise, owner(0), 7, How::Small), None);
+        assert_eq!(pool.store(&noise, (owner(0), 7), How::Small, ALL), None);
         let stored: Vec<_> = (0..16)
-            .map(|_| pool.store(&noise, owner(0), 7, How::Anyhow).unwrap())
+            .map(|_| pool.store(&noise, (owner(0), 7), How::Anyhow, ALL).unwrap())
             .collect();
         assert_eq!((pool.pages(), pool.stored()), (16, 16));
         let mut back = [0; PAGE_SIZE];

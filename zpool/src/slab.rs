@@ -182,12 +182,14 @@ impl Slab {
         handle.place_in_class(block.class).filter(|_| there)
     }
 
-    /// A place for so many bytes, or for a page as it is. None where they are too many, or there is no block left.
-    pub fn alloc(&mut self, bytes: usize) -> Option<Placed> {
+    /// A place for so many bytes, or for a page as it is, as long as no more than `most` blocks have memory. None
+    /// where they are too many, or there is no block left.
+    pub fn alloc(&mut self, bytes: usize, most: usize) -> Option<Placed> {
         let class = class_of(bytes)?;
         let c = class as usize;
         let (link, opens) = match self.with_room(c) {
             Some(link) => (link, false),
+            None if self.empty == 0 && self.open >= most => return None,
             None => self.new_block(class)?,
         };
         let handle = self.take_place(link as usize - 1)?;
@@ -396,6 +398,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
+    const ALL: usize = usize::MAX;
+
     fn slab(blocks: usize) -> Slab {
         Slab::new(Box::leak(vec![Block::default(); blocks].into_boxed_slice()))
     }
@@ -404,15 +408,15 @@ mod tests {
     fn every_size_fits_its_place() {
         let mut s = slab(200);
         for bytes in 1..=LARGEST {
-            let p = s.alloc(bytes).unwrap();
+            let p = s.alloc(bytes, ALL).unwrap();
             let (at, size) = s.offset(p.handle).unwrap();
             assert!(size >= bytes && size < bytes + STEP);
             assert!(at % BLOCK + size <= BLOCK);
             assert_eq!(Handle::from_word(p.handle.to_word()), Some(p.handle));
             assert!(s.free(p.handle) && !s.free(p.handle));
         }
-        assert_eq!(s.alloc(LARGEST + 1), None);
-        let raw = s.alloc(PAGE_SIZE).unwrap().handle;
+        assert_eq!(s.alloc(LARGEST + 1, ALL), None);
+        let raw = s.alloc(PAGE_SIZE, ALL).unwrap().handle;
         assert_eq!(s.offset(raw).unwrap().1, PAGE_SIZE);
         assert!(s.free(raw));
         assert_eq!((Handle::from_word(0), Handle::from_word(511)), (None, None));
@@ -427,10 +431,26 @@ mod tests {
     }
 
     #[test]
+    fn free_places_are_used_where_no_block_may_be_opened() {
+        let mut s = slab(10);
+        let all: Vec<_> = core::iter::from_fn(|| s.alloc(2048, 3)).collect();
+        assert_eq!((all.len(), s.open()), (3 * 16, 3));
+        assert_eq!(s.alloc(64, 3), None);
+        assert!(s.free(all[5].handle));
+        assert_eq!(s.alloc(64, 3), None, "the place is of another size");
+        assert_eq!(s.alloc(2048, 3).map(|p| p.handle), Some(all[5].handle));
+        // A block that has become empty takes what comes, of any size.
+        assert!(all[16..32].iter().all(|p| s.free(p.handle)));
+        let small = s.alloc(64, 3).unwrap();
+        assert_eq!((small.opens, s.open()), (false, 3));
+        assert_eq!(s.alloc(2048, 3), None);
+    }
+
+    #[test]
     fn pages_as_they_are_stay() {
         let mut s = slab(10);
         let raw: Vec<_> = (0..32)
-            .map(|_| s.alloc(PAGE_SIZE).unwrap().handle)
+            .map(|_| s.alloc(PAGE_SIZE, ALL).unwrap().handle)
             .collect();
         assert!(raw.iter().step_by(2).all(|&h| s.free(h)));
         assert_eq!(s.take_sparse(), None);
@@ -458,7 +478,7 @@ mod tests {
                 }
                 if add {
                     let n = if n > LARGEST { PAGE_SIZE } else { n };
-                    let Some(p) = s.alloc(n) else { continue };
+                    let Some(p) = s.alloc(n, ALL) else { continue };
                     let (at, size) = s.offset(p.handle).unwrap();
                     prop_assert!(live.values().all(|&(a, l)| at + size <= a || a + l <= at));
                     asked += size;

@@ -85,6 +85,15 @@ fn without_a_device_forked_moved_and_dropped() {
     assert!(done.counter("zswpout") > 0, "{done}");
 }
 
+/// Compressed memory is nearly full when every second page of it goes.
+#[test]
+fn without_a_device_places_are_used_again() {
+    let program = compile("brim").display().to_string();
+    let done = alone(64, &[&program, "106", "40"]).option("--strict").ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    went_nowhere(&done);
+}
+
 #[test]
 fn without_a_device_there_is_an_end() {
     let program = compile("hog").display().to_string();

@@ -91,6 +91,7 @@ impl SwapCache {
             let old = out.old.minus(out.zero);
             out.clean = self.unchanged(pmd, r, out.frame, out.pages, old);
         }
+        let all = out.pages;
         if to == To::Memory {
             match self.compress(pmd, r, &out, list) {
                 Compressed::Pages(gone) => out.have_gone(gone),
@@ -118,7 +119,11 @@ impl SwapCache {
         let nonce = self.sealer.keys.nonce().filter(|_| found);
         let ready = nonce.is_some() && self.make_tags(pmd, &mut g);
         if !ready || !self.give_slots(pmd, &mut g, new, &slots) {
-            return self.do_not_write(pmd, g, dirty, &slots);
+            // Where a part has found room, there is some.
+            return match self.do_not_write(pmd, g, dirty, &slots) {
+                Start::Full if out.pages != all => Start::Clean,
+                start => start,
+            };
         }
         // These slots hold neither the old nor the new until the write is done.
         g.swapped = g.swapped.minus(dirty);

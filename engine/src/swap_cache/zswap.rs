@@ -128,7 +128,11 @@ impl SwapCache {
         if !(z.alone || list == List::Main && admits()) {
             return PageMask::EMPTY;
         }
-        let most = z.alone.then(|| z.most(self.charge.limit()));
+        let most = match z.alone {
+            true => z.most(self.charge.limit()),
+            // What is too much goes on to a device.
+            false => usize::MAX,
+        };
         let how = match z.alone {
             true if z.admission.shrinks() => How::Anyhow,
             true => How::AsIs,
@@ -141,21 +145,23 @@ impl SwapCache {
         let (mut tried, mut stored, mut bytes, mut small) = (0, PageMask::EMPTY, 0, 0);
         let start = now_ns();
         for page in pages.runs().flatten() {
-            if most.is_some_and(|most| pool.pages() >= most) {
-                break;
-            }
-            tried += 1;
             let from = (self.frames.addr(frame) + page * PAGE_SIZE) as *const Page;
             // SAFETY: the page was moved into the frame, which is ours for now; nobody writes there.
-            match pool.store(unsafe { &*from }, Owner { pmd, page }, time, how) {
+            match pool.store(unsafe { &*from }, (Owner { pmd, page }, time), how, most) {
                 Some(s) => {
+                    tried += 1;
                     self.charge.charge(s.grown.0);
                     handles[page] = Some(s.handle);
                     stored.insert(page);
                     bytes += s.bytes.next_multiple_of(64);
                     small += u64::from(s.codec == Some(Codec::Zstd));
                 }
-                None => bytes += PAGE_SIZE,
+                // There is no room; of another size there may be.
+                None if pool.pages() >= most => {}
+                None => {
+                    tried += 1;
+                    bytes += PAGE_SIZE;
+                }
             }
         }
         let poor = tried - stored.count();
