@@ -5,7 +5,7 @@ use crate::frame::{
     Result, MADVISE, MINCORE, MLOCK, MLOCK2, MMAP, MPROTECT, MREMAP, MUNLOCK, MUNMAP,
     PKEY_MPROTECT, SHMAT,
 };
-use crate::manageable::pages;
+use crate::manageable::{pages, TOP};
 use crate::map;
 use hugeswap::engine::Stretch;
 use hugeswap::mm::PAGE_SIZE;
@@ -74,9 +74,10 @@ fn stretches(call: usize, a: [usize; 6]) -> (Option<Stretch>, Option<Stretch>) {
     }
 }
 
+/// None where the kernel refuses such addresses as a whole.
 fn aligned(start: usize, len: usize) -> Option<Stretch> {
     let end = start.checked_add(pages(len)?)?;
-    (start % PAGE_SIZE == 0).then_some((start, end))
+    (start % PAGE_SIZE == 0 && end < TOP).then_some((start, end))
 }
 
 #[cfg(test)]
@@ -109,6 +110,11 @@ mod tests {
         assert!(rest_around(OWN, MUNMAP, unaligned).is_none());
         assert!(rest_around(OWN, MLOCK, unaligned).is_some());
         assert!(rest_around(OWN, MLOCK, [at(100) + 1, 0, 0, 0, 0, 0]).is_none());
+        // The kernel refuses all of it, and so nothing may have happened.
+        let to_the_top = [at(90), TOP - at(90), 0, 0, 0, 0];
+        let almost = [at(90), TOP - at(91), 0, 0, 0, 0];
+        assert!(rest_around(OWN, MUNMAP, to_the_top).is_none());
+        assert!(rest_around(OWN, MUNMAP, almost).is_some());
     }
 
     #[test]
