@@ -84,7 +84,13 @@ mod tests {
     fn a_child_with_the_mark_is_found() {
         let start = |address: &str| {
             let mut command = Command::new("sleep");
-            command.arg("60").env(ENV, address).spawn().unwrap()
+            let child = command.arg("60").env(ENV, address).spawn().unwrap();
+            // The environment can be read a moment after exec has begun.
+            let environment = format!("/proc/{}/environ", child.id());
+            while std::fs::read(&environment).unwrap().is_empty() {
+                std::thread::yield_now();
+            }
+            child
         };
         let (mut ours, mut anothers) = (start("here 1"), start("here 12"));
         let found = Mark::new("here 1").find();
