@@ -312,11 +312,13 @@ impl<'e> Handler<'e> {
         }
     }
 
-    /// A fault that goes on with nothing. Where others want the processor too the handler is not near: there it would
-    /// run after them.
+    /// After a fault that goes on with nothing the handler comes near its thread. Where others want the processor too it
+    /// does not: it would run after them.
     fn follow(&mut self, s: &Serving) {
+        if !s.arrival.jumps() {
+            return;
+        }
         match self.crowd.is_there() {
-            _ if !s.arrival.jumps() => {}
             false => self.near.jump(s.tid),
             true => self.near.leave(),
         }
