@@ -418,6 +418,12 @@ impl Writer {
     /// The same with devices of so many segments and these ranks.
     #[doc(hidden)]
     pub fn with_ranks(devices: &[(u64, u32)]) -> Writer {
+        Writer::with_settings(Settings::default(), devices)
+    }
+
+    /// The same with these settings.
+    #[doc(hidden)]
+    pub fn with_settings(settings: Settings, devices: &[(u64, u32)]) -> Writer {
         let page = mem::map_anon(Control::BYTES).unwrap() as *mut Control;
         let devices: Vec<_> = devices
             .iter()
@@ -430,6 +436,6 @@ impl Writer {
             })
             .collect();
         // SAFETY: mapped with this size and never unmapped; every bit pattern is valid.
-        unsafe { Writer::fill(&mut *page, Settings::default(), &devices) }
+        unsafe { Writer::fill(&mut *page, settings, &devices) }
     }
 }

@@ -12,7 +12,7 @@ use crate::dump::Signpost;
 use crate::fault::Handler;
 use crate::pressure::{Kick, Line};
 use crate::reclaim::Reclaim;
-use crate::swap_cache::SwapCache;
+use crate::swap_cache::{Kernel, SwapCache};
 use crate::sync::Mutex;
 use crate::sys::arch;
 use crate::sys::futex::{self, Scope};
@@ -222,8 +222,8 @@ fn build(s: &Start<'_>, joined: &Joined) -> Result<&'static Engine, StartError> 
     let devices = open_devices(control, joined)?;
     let charge = Charge::new(control, joined.id, own, joined.link);
     let abilities = probe::abilities(features);
-    let cache = SwapCache::new(program, staging, joined.pagemap, charge, abilities)
-        .map_err(StartError::Resources)?;
+    let memory = Kernel::new(program, staging, joined.pagemap);
+    let cache = SwapCache::new(memory, charge, abilities).map_err(StartError::Resources)?;
     let doorbells = Doorbells::new().map_err(StartError::Resources)?;
     doorbells
         .register(program)
@@ -267,10 +267,8 @@ fn rebuild(e: &'static Engine, s: &Start<'_>, joined: &Joined) -> Result<(), Sta
     e.cache.sealer.keys.fork_child();
     e.hand_keys();
     let (program, staging, _) = open_uffds(control, joined.link)?;
-    e.cache.set_descriptors(program, staging, joined.pagemap);
     e.cache
-        .frames
-        .start_over(staging)
+        .start_over(program, staging, joined.pagemap)
         .map_err(StartError::Resources)?;
     let devices = open_devices(control, joined)?;
     // The inherited devices stand for rings and descriptors of the parent: they are forgotten.

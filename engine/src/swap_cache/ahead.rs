@@ -1,7 +1,7 @@
 //! Folios that are read ahead of their faults.
 
 use super::plan::Plan;
-use super::{Bytes, Frame, SwapCache};
+use super::{Bytes, Frame, Memory, SwapCache};
 use crate::mm::{PageMask, Pmd, PMD_SIZE};
 use crate::policy::{Huge, Pattern, Unit};
 use crate::vma::{IoState, RangeGuard};
@@ -15,7 +15,7 @@ pub enum Ahead {
     Walk { rest: bool },
 }
 
-impl SwapCache {
+impl<M: Memory> SwapCache<M> {
     /// Whether reading the range ahead makes sense; asked before a frame is taken for it. Not for a walk
     /// where the program said that it jumps or that it has no use for huge pages.
     pub fn may_read_ahead(&self, r: &crate::vma::Range, why: Ahead) -> bool {
@@ -57,7 +57,7 @@ impl SwapCache {
         self.stats().swap_ra_hit.inc();
         self.map_frame(pmd, g);
         self.end_ahead(g);
-        self.program().wake(pmd.addr(), PMD_SIZE);
+        self.memory.wake(pmd.addr(), PMD_SIZE);
         Plan::Served
     }
 

@@ -9,7 +9,7 @@
 //! Zeros are looked for in the same place, and so as free of races: a page that is found to be zero
 //! in the frame stays so until the program gets it back.
 
-use super::{Frame, SwapCache};
+use super::{Frame, Memory, SwapCache};
 use crate::control::FILE;
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR};
 use crate::vma::{Range, RangeGuard};
@@ -66,7 +66,7 @@ fn is_zero(page: &[u64; PAGE_SIZE / 8]) -> bool {
     page[0] | page[page.len() - 1] == 0 && page.chunks_exact(16).all(line)
 }
 
-impl SwapCache {
+impl<M: Memory> SwapCache<M> {
     /// Of `pages`, which are in the frame, those that are full of zeros and better left out than
     /// written. They need neither a slot nor a write.
     pub(super) fn zero_pages(&self, frame: Frame, pages: PageMask) -> PageMask {

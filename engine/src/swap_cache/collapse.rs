@@ -1,7 +1,7 @@
 //! A range that is resident in part becomes one huge page when the rest has come in.
 
 use super::frames::Left;
-use super::{Dir, Frame, SwapCache};
+use super::{Dir, Frame, Memory, SwapCache};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::policy::Huge;
 use crate::vma::{IoState, RangeGuard};
@@ -9,7 +9,7 @@ use crate::vma::{IoState, RangeGuard};
 /// Pages that were never touched, and are zeros in the huge page that is made of the others.
 const COLLAPSE_UNTOUCHED: usize = PMD_NR / 8;
 
-impl SwapCache {
+impl<M: Memory> SwapCache<M> {
     /// Makes one huge page of what is resident of the range and of `pages`, which the frame holds: as
     /// khugepaged does, with the program's pages out of its reach meanwhile. False, and nothing has
     /// changed, where that makes no sense or cannot be done.
@@ -49,7 +49,7 @@ impl SwapCache {
             g.moving = g.moving.minus(here);
             g.huge = false;
             self.charge.uncharge(here.count());
-            self.frames.drop_pages(frame, here);
+            self.frames.drop_pages(frame, here, &self.memory);
             return false;
         }
         self.give_whole(pmd, g, frame);
@@ -99,7 +99,7 @@ impl SwapCache {
     fn give_whole(&self, pmd: Pmd, g: &mut RangeGuard<'_>, frame: Frame) {
         self.bring_back(pmd, g, frame, PageMask::FULL);
         g.held = PageMask::EMPTY;
-        g.huge = self.pagemap().is_huge(pmd.addr(), PMD_SIZE) != Ok(false);
+        g.huge = self.memory.is_huge(pmd.addr(), PMD_SIZE) != Some(false);
         self.stats().thp_collapse_alloc.inc();
     }
 }

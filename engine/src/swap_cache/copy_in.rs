@@ -1,11 +1,11 @@
 //! Filling missing pages of the program by a copy.
 
-use super::SwapCache;
+use super::{Dir, Memory, SwapCache};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE};
 use crate::sys::uffd::Refused;
 use core::ops::Range;
 
-impl SwapCache {
+impl<M: Memory> SwapCache<M> {
     /// Fills missing pages of the range from `src`, which holds the whole range's bytes as far as
     /// `pages` need them. Returns the pages that are there now.
     pub(super) fn copy_in(&self, pmd: Pmd, pages: PageMask, src: *const u8) -> PageMask {
@@ -30,8 +30,8 @@ impl SwapCache {
             let n = step.min(run.end - at);
             // SAFETY: the source is memory of the engine's own that holds at least the run.
             let e = match unsafe {
-                self.program()
-                    .copy(pmd.page_addr(at), src(at), n * PAGE_SIZE)
+                self.memory
+                    .copy(Dir::In, pmd.page_addr(at), src(at), n * PAGE_SIZE)
             } {
                 Ok(()) => {
                     got = got.or(PageMask::of(at..at + n));

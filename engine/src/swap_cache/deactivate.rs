@@ -1,10 +1,10 @@
 //! The way up begins: pages are taken out of the program.
 
 use super::frames::Left;
-use super::{Dir, Frame, Moved, SwapCache};
+use super::{Dir, Frame, Memory, Moved, SwapCache};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_SIZE};
 use crate::policy::List;
-use crate::sys::{mem, Errno};
+use crate::sys::Errno;
 use crate::vma::{IoState, Range, RangeGuard};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -31,7 +31,7 @@ pub enum Victim {
     NoFrame,
 }
 
-impl SwapCache {
+impl<M: Memory> SwapCache<M> {
     /// Takes pages of a range (popped from the LRU list) out of the program: a folio as a whole, of others
     /// the pages whose turn it is. A thread that touches one before it is written gets it back at once:
     /// that is the second chance.
@@ -48,7 +48,7 @@ impl SwapCache {
         let wanted = g.io() == IoState::Idle && core::mem::take(&mut g.wanted);
         drop(g);
         if wanted {
-            self.program().wake(pmd.addr(), PMD_SIZE);
+            self.memory.wake(pmd.addr(), PMD_SIZE);
         }
         out
     }
@@ -182,9 +182,10 @@ impl SwapCache {
         }
         self.charge.uncharge(COPY_MAX);
         if out.moved.is_empty() {
-            self.frames.clear(frame, Left::Pieces, self.staging());
+            self.frames.clear(frame, Left::Pieces, &self.memory);
         } else {
-            self.frames.drop_pages(frame, pages.minus(out.moved));
+            self.frames
+                .drop_pages(frame, pages.minus(out.moved), &self.memory);
         }
         out
     }
@@ -197,22 +198,22 @@ impl SwapCache {
     ) -> Result<(), Errno> {
         let (at, len) = (pmd.page_addr(part.start), part.len() * PAGE_SIZE);
         let to = (self.frames.addr(frame) + part.start * PAGE_SIZE) as *mut u8;
-        let gone = self.program().trap_writes(at, len).and_then(|()| {
+        let gone = self.memory.trap_writes(at, len).and_then(|()| {
             // Asked when nobody can write any more.
             if !self.can_take() {
                 return Err(Errno::EBUSY);
             }
             // SAFETY: the frame is ours.
-            unsafe { mem::copy_from_program(at, to, len) }?;
+            unsafe { self.memory.read(at, to, len) }?;
             // SAFETY: all of the pages were copied.
-            unsafe { mem::madvise(at, len, libc::MADV_DONTNEED) }.inspect_err(|_| {
+            unsafe { self.memory.drop_pages(at, len) }.inspect_err(|_| {
                 // Some of them may be gone all the same: they come back, the others are there.
                 let frame = self.frames.addr(frame) as *const u8;
                 self.copy_in(pmd, PageMask::of(part.clone()), frame);
             })
         });
         if gone.is_err() {
-            let _ = self.program().allow_writes(at, len);
+            let _ = self.memory.allow_writes(at, len);
         }
         gone
     }
@@ -227,18 +228,14 @@ impl SwapCache {
     /// Makes pages this process's own that it shares since a fork, as a write to them would:
     /// UFFDIO_MOVE takes only such. Pages that are pinned stay so, and are refused again.
     fn unshare(&self, pmd: Pmd, pages: PageMask) {
-        const MADV_POPULATE_WRITE: i32 = 23;
         self.stats().pgunshare.add(pages.count() as u64);
         // Since the fork writes to it may be told to us: this one is not to be.
-        let _ = self.program().allow_writes(pmd.addr(), PMD_SIZE);
+        let _ = self.memory.allow_writes(pmd.addr(), PMD_SIZE);
         for run in pages.runs() {
             // SAFETY: contents do not change; a page that is missing is served by the handler.
             let _ = unsafe {
-                mem::madvise(
-                    pmd.page_addr(run.start),
-                    run.len() * PAGE_SIZE,
-                    MADV_POPULATE_WRITE,
-                )
+                self.memory
+                    .populate(pmd.page_addr(run.start), run.len() * PAGE_SIZE)
             };
         }
     }

@@ -1,7 +1,7 @@
 //! Small fills: pages that come in by way of a buffer, and are copied to the program.
 
 use super::plan::Plan;
-use super::SwapCache;
+use super::{Memory, SwapCache};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_SIZE};
 use crate::policy::{List, Pattern, Unit, FILL_MAX};
 use crate::sys::{mem, Errno};
@@ -75,7 +75,7 @@ impl FillBuffers {
     }
 }
 
-impl SwapCache {
+impl<M: Memory> SwapCache<M> {
     pub(super) fn begin_fill(
         &self,
         g: &mut RangeGuard<'_>,
@@ -224,7 +224,7 @@ impl SwapCache {
         g.held = PageMask::EMPTY;
         drop(g);
         if wake {
-            self.program().wake(pmd.addr(), PMD_SIZE);
+            self.memory.wake(pmd.addr(), PMD_SIZE);
         }
     }
 }

@@ -2,12 +2,12 @@
 
 use super::plan::Plan;
 use super::swapin::Whole;
-use super::{Bytes, Frame, SwapCache};
+use super::{Bytes, Frame, Memory, SwapCache};
 use crate::mm::{copy, PageMask, Pmd, PAGE_SIZE, PMD_NR};
 use crate::policy::{Huge, List, ZERO_FILL, ZERO_FILL_MAX};
 use crate::vma::RangeGuard;
 
-impl SwapCache {
+impl<M: Memory> SwapCache<M> {
     /// A page that was never touched: `new` pages of zeros, a folio or a power of two.
     pub(super) fn touch_new(
         &self,
@@ -79,7 +79,7 @@ impl SwapCache {
         self.stats().anon_fault_alloc.add(got.count() as u64);
         self.became_present(pmd, g, got);
         if !got.has(page) {
-            self.program().wake(pmd.page_addr(page), PAGE_SIZE);
+            self.memory.wake(pmd.page_addr(page), PAGE_SIZE);
         }
         Plan::Served
     }

@@ -8,10 +8,10 @@
 //! where memory is not overcommitted against the system's, also those that nobody has used.
 #![allow(unsafe_code)]
 
+use super::Memory;
 use crate::mm::{PageMask, PAGE_SIZE, PMD_SIZE};
 use crate::sync::Mutex;
 use crate::sys::limits::beyond_memory;
-use crate::sys::uffd::Uffd;
 use crate::sys::{mem, Errno};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
@@ -98,7 +98,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    pub fn new(uffd: Uffd, huge: bool, pt_reclaim: bool) -> Result<Frames, Errno> {
+    pub(super) fn new(memory: &impl Memory, huge: bool, pt_reclaim: bool) -> Result<Frames, Errno> {
         let f = Frames {
             base: mem::reserve_aligned((MAX_FRAMES + 2) * PMD_SIZE)?,
             lists: Mutex::new(Lists {
@@ -110,13 +110,13 @@ impl Frames {
             huge,
             pt_reclaim,
         };
-        f.prepare(uffd)?;
+        f.prepare(memory)?;
         Ok(f)
     }
 
     /// No frame is open but the first.
-    fn prepare(&self, uffd: Uffd) -> Result<(), Errno> {
-        self.map(self.base, MAX_FRAMES * PMD_SIZE, libc::PROT_NONE, uffd)?;
+    fn prepare(&self, memory: &impl Memory) -> Result<(), Errno> {
+        self.map(self.base, MAX_FRAMES * PMD_SIZE, libc::PROT_NONE, memory)?;
         self.open.store(0, Relaxed);
         let first = self.open_more()?.ok_or(Errno::ENOMEM)?;
         self.put_empty(first);
@@ -149,7 +149,7 @@ impl Frames {
         Ok(Some(Frame(first as u32)))
     }
 
-    fn map(&self, addr: usize, len: usize, prot: i32, uffd: Uffd) -> Result<(), Errno> {
+    fn map(&self, addr: usize, len: usize, prot: i32, memory: &impl Memory) -> Result<(), Errno> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         // SAFETY: the addresses are our own reservation and hold nothing that anyone needs.
         unsafe {
@@ -168,7 +168,7 @@ impl Frames {
             // And part of a core dump: the program's pages are here while they leave.
             mem::madvise(addr, len, libc::MADV_WIPEONFORK)?;
         }
-        uffd.register_destination(addr, len)
+        memory.accept(addr, len)
     }
 
     /// Where the first is.
@@ -217,38 +217,37 @@ impl Frames {
     }
 
     /// Puts a zeroed huge page into an empty frame, or base pages where none can be had.
-    pub fn populate(&self, f: Frame) -> Result<(), Errno> {
-        const MADV_POPULATE_WRITE: i32 = 23;
+    pub(super) fn populate(&self, f: Frame, memory: &impl Memory) -> Result<(), Errno> {
         // SAFETY: the frame is empty and ours.
-        unsafe { mem::madvise(self.addr(f), PMD_SIZE, MADV_POPULATE_WRITE) }
+        unsafe { memory.populate(self.addr(f), PMD_SIZE) }
     }
 
     /// Gives the memory of a frame back to the kernel.
-    pub fn clear(&self, f: Frame, left: Left, uffd: Uffd) {
+    pub(super) fn clear(&self, f: Frame, left: Left, memory: &impl Memory) {
         let addr = self.addr(f);
         if left == Left::Pieces && !self.pt_reclaim {
             // A new mapping has no page table. If that fails the frame still works, in pieces.
             let rw = libc::PROT_READ | libc::PROT_WRITE;
-            if self.map(addr, PMD_SIZE, rw, uffd).is_ok() {
+            if self.map(addr, PMD_SIZE, rw, memory).is_ok() {
                 return;
             }
         }
         // SAFETY: the frame is ours and its contents are not needed.
-        let _ = unsafe { mem::madvise(addr, PMD_SIZE, libc::MADV_DONTNEED) };
+        let _ = unsafe { memory.drop_pages(addr, PMD_SIZE) };
     }
 
     /// Gives back the memory of some pages of a frame. If these were all, the frame is empty; where
     /// page tables are not reclaimed it will take its next folio in pieces.
-    pub fn drop_pages(&self, f: Frame, pages: PageMask) {
+    pub(super) fn drop_pages(&self, f: Frame, pages: PageMask, memory: &impl Memory) {
         for run in pages.runs() {
             let at = self.addr(f) + run.start * PAGE_SIZE;
             // SAFETY: the frame is ours and these pages are not needed.
-            let _ = unsafe { mem::madvise(at, run.len() * PAGE_SIZE, libc::MADV_DONTNEED) };
+            let _ = unsafe { memory.drop_pages(at, run.len() * PAGE_SIZE) };
         }
     }
 
     /// In a forked child, where staging is empty (MADV_WIPEONFORK) and nothing is in flight.
-    pub fn start_over(&self, uffd: Uffd) -> Result<(), Errno> {
+    pub(super) fn start_over(&self, memory: &impl Memory) -> Result<(), Errno> {
         self.lists.reset();
         {
             let mut l = self.lists.lock();
@@ -258,6 +257,6 @@ impl Frames {
                 used: Stack::new(),
             };
         }
-        self.prepare(uffd)
+        self.prepare(memory)
     }
 }

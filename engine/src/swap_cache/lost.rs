@@ -1,6 +1,6 @@
 //! What cannot be read back, and ranges without a descriptor.
 
-use super::SwapCache;
+use super::{Memory, SwapCache};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE};
 use crate::sys::thread::{exit_group, now_ns};
 use crate::sys::uffd::Refused;
@@ -8,7 +8,7 @@ use crate::sys::Errno;
 use crate::vma::RangeGuard;
 use core::sync::atomic::Ordering::Relaxed;
 
-impl SwapCache {
+impl<M: Memory> SwapCache<M> {
     /// A page cannot be read from the device: a thread that touches it gets SIGBUS.
     pub(super) fn lose(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) {
         // Counted and told first: poisoning wakes the program, and it may die of it.
@@ -30,7 +30,7 @@ impl SwapCache {
     /// Poisons missing pages of the program; ones that are poisoned already stay so.
     pub(super) fn poison(&self, pmd: Pmd, pages: PageMask) -> Result<(), Errno> {
         for page in pages.runs().flatten() {
-            match self.program().poison(pmd.page_addr(page), PAGE_SIZE) {
+            match self.memory.poison(pmd.page_addr(page), PAGE_SIZE) {
                 Ok(()) | Err(Refused::Exists { .. }) => {}
                 Err(_) => return Err(Errno::EBUSY),
             }

@@ -1,6 +1,6 @@
 //! What the program does to its mappings, as far as pages are concerned.
 
-use super::{Frame, SwapCache};
+use super::{Dir, Frame, Memory, SwapCache};
 use crate::mm::{
     page_in_pmd, Extent, Extents, PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE,
 };
@@ -10,7 +10,7 @@ use crate::sys::Errno;
 use crate::vma::{IoState, RangeGuard};
 use core::sync::atomic::Ordering::Relaxed;
 
-impl SwapCache {
+impl<M: Memory> SwapCache<M> {
     /// The pages' contents are not needed any more. The range is settled.
     ///
     /// This runs in the program's threads, which have no descriptor of ours: nothing here may need
@@ -45,7 +45,7 @@ impl SwapCache {
         g.huge = false;
         g.moving = g.moving.minus(gone);
         self.charge.uncharge(gone.count());
-        self.frames.drop_pages(frame, gone);
+        self.frames.drop_pages(frame, gone, &self.memory);
         if g.moving.is_empty() {
             self.frames.put_empty(frame);
             g.set_io(IoState::Idle);
@@ -78,7 +78,7 @@ impl SwapCache {
 
     pub fn answer_doorbell(&self, page: usize) -> Result<(), Refused> {
         // SAFETY: the zero page is readable; the doorbell page is the engine's own.
-        unsafe { self.program().copy(page, self.zeros.0, PAGE_SIZE) }
+        unsafe { self.memory.copy(Dir::In, page, self.zeros.0, PAGE_SIZE) }
     }
 
     /// Sees to it that `move_held` can't fail: all that it takes beside the pages is had here.

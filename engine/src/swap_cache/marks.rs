@@ -1,10 +1,10 @@
 //! Which slots this process may read, for those from whom it borrows.
 
-use super::SwapCache;
+use super::{Memory, SwapCache};
 use crate::control::Clusters;
 use crate::mm::{Pmd, PMD_SIZE};
 
-impl SwapCache {
+impl<M: Memory> SwapCache<M> {
     /// Adds every cluster in which a range has a slot: what it may read, or is reading. Slots leave
     /// ranges meanwhile, and none of others' comes to one; but they move from range to range, and then
     /// this is to be done again: false.

@@ -16,6 +16,9 @@ mod gather;
 mod lost;
 mod mapping;
 mod marks;
+mod memory;
+#[cfg(test)]
+mod model;
 mod moves;
 mod pieces;
 mod plan;
@@ -36,6 +39,7 @@ pub use fill::FillBuffers;
 pub use frames::{Bytes, Frame, Frames, MAX_FRAMES};
 pub use gather::{Gather, Plan as GatherPlan};
 pub use mapping::Shift;
+pub use memory::{Dir, Kernel, Memory};
 pub use moves::{Moves, Since};
 pub use pieces::{Piece, Pieces};
 pub use plan::Plan;
@@ -56,7 +60,7 @@ use crate::sys::pagemap::Pagemap;
 use crate::sys::uffd::{Refused, Uffd};
 use crate::sys::Errno;
 use crate::vma::{IoState, Lru, RangeGuard, Ranges};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::*};
 
 /// What the kernel can do, found out at start.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +75,8 @@ pub struct Abilities {
 }
 
 /// The rooms that both directions use.
-pub struct SwapCache {
+pub struct SwapCache<M = Kernel> {
+    memory: M,
     pub ranges: Ranges,
     pub lru: Lru,
     pub frames: Frames,
@@ -92,10 +97,6 @@ pub struct SwapCache {
     warned_lost: AtomicBool,
     /// A range for which there is no descriptor to be had: which, since when, and when last.
     without: [AtomicU64; 3],
-    program_fd: AtomicI32,
-    staging_fd: AtomicI32,
-    /// `/proc/self/pagemap`; -1 where it cannot be had.
-    pagemap_fd: AtomicI32,
     zeros: Zeros,
     /// Of what goes to slots.
     pub sealer: Sealer,
@@ -124,25 +125,49 @@ unsafe impl Send for Scratch {}
 // SAFETY: as above.
 unsafe impl Sync for Scratch {}
 
+/// What only a real process has.
 impl SwapCache {
-    pub fn new(
-        program: Uffd,
-        staging: Uffd,
-        pagemap: i32,
-        charge: Charge,
-        abilities: Abilities,
-    ) -> Result<SwapCache, Errno> {
+    /// The userfaultfd of the program's ranges.
+    pub fn program(&self) -> Uffd {
+        self.memory.program()
+    }
+
+    /// The userfaultfd of staging.
+    pub fn staging(&self) -> Uffd {
+        self.memory.staging()
+    }
+
+    /// The same descriptors have other numbers.
+    pub fn set_descriptors(&self, program: Uffd, staging: Uffd, pagemap: i32) {
+        self.memory.set(program, staging, pagemap);
+    }
+
+    /// In a forked child: new descriptors, and staging begins anew.
+    pub fn start_over(&self, program: Uffd, staging: Uffd, pagemap: i32) -> Result<(), Errno> {
+        self.set_descriptors(program, staging, pagemap);
+        self.frames.start_over(&self.memory)
+    }
+
+    pub fn pagemap_fd(&self) -> i32 {
+        self.memory.pagemap_fd()
+    }
+
+    pub fn pagemap(&self) -> Pagemap {
+        self.memory.pagemap()
+    }
+}
+
+impl<M: Memory> SwapCache<M> {
+    pub fn new(memory: M, charge: Charge, abilities: Abilities) -> Result<SwapCache<M>, Errno> {
         let zswap = Zswap::new(&charge.control.settings)?;
         charge.charge(zswap.own_pages());
         Ok(SwapCache {
             ranges: Ranges::new()?,
             lru: Lru::default(),
-            frames: Frames::new(staging, abilities.mv, abilities.pt_reclaim)?,
+            frames: Frames::new(&memory, abilities.mv, abilities.pt_reclaim)?,
             slots: SwapSlots::new(charge.control.devices())?,
             abilities,
-            program_fd: AtomicI32::new(program.fd()),
-            staging_fd: AtomicI32::new(staging.fd()),
-            pagemap_fd: AtomicI32::new(pagemap),
+            memory,
             grace: AtomicI64::new(0),
             full: AtomicBool::new(false),
             asked: AtomicUsize::new(0),
@@ -165,37 +190,12 @@ impl SwapCache {
         &self.charge.proc().stats
     }
 
-    /// The userfaultfd of the program's ranges.
-    pub fn program(&self) -> Uffd {
-        Uffd::from_fd(self.program_fd.load(Relaxed))
-    }
-
-    /// The userfaultfd of staging.
-    pub fn staging(&self) -> Uffd {
-        Uffd::from_fd(self.staging_fd.load(Relaxed))
-    }
-
-    /// In a forked child: new descriptors.
-    pub fn set_descriptors(&self, program: Uffd, staging: Uffd, pagemap: i32) {
-        self.program_fd.store(program.fd(), Relaxed);
-        self.staging_fd.store(staging.fd(), Relaxed);
-        self.pagemap_fd.store(pagemap, Relaxed);
-    }
-
-    pub fn pagemap_fd(&self) -> i32 {
-        self.pagemap_fd.load(Relaxed)
-    }
-
     /// Whether the frame holds one huge page. A move that finds a page table at its destination goes
     /// page by page, takes the huge page apart, and does not say so.
     fn is_huge(&self, frame: Frame) -> bool {
-        let huge = self.pagemap().is_huge(self.frames.addr(frame), PMD_SIZE);
+        let huge = self.memory.is_huge(self.frames.addr(frame), PMD_SIZE);
         // Where it cannot be known we go by what we did.
-        huge != Ok(false)
-    }
-
-    pub fn pagemap(&self) -> Pagemap {
-        Pagemap::from_fd(self.pagemap_fd())
+        huge != Some(false)
     }
 
     /// Pages that can be had without reclaim: what the limit leaves, and what staging holds ready.
@@ -308,7 +308,7 @@ impl SwapCache {
             return;
         }
         // SAFETY: the lock is held, so the tables are true: there is nothing to lose.
-        let _ = unsafe { crate::sys::mem::madvise(pmd.addr(), PMD_SIZE, libc::MADV_DONTNEED) };
+        let _ = unsafe { self.memory.drop_pages(pmd.addr(), PMD_SIZE) };
     }
 
     /// Moves `pages` between the range and the same places of the frame; what is refused as a
@@ -371,14 +371,14 @@ impl SwapCache {
         e.done() / PAGE_SIZE
     }
 
-    /// One UFFDIO_MOVE.
+    /// One move.
     ///
     /// # Safety
-    /// As [`Uffd::mv`].
-    unsafe fn mv(&self, uffd: Uffd, dst: usize, src: usize, len: usize) -> Result<(), Refused> {
+    /// As [`Memory::mv`].
+    unsafe fn mv(&self, dir: Dir, dst: usize, src: usize, len: usize) -> Result<(), Refused> {
         let mut uncounted = 0;
         // SAFETY: the caller's contract.
-        let r = unsafe { uffd.mv(dst, src, len, self.pagemap(), &mut uncounted) };
+        let r = unsafe { self.memory.mv(dir, dst, src, len, &mut uncounted) };
         self.stats().move_uncounted.add(uncounted as u64);
         r
     }
@@ -397,9 +397,9 @@ impl SwapCache {
         }
         let prog = pmd.page_addr(first);
         let stage = self.frames.addr(frame) + first * PAGE_SIZE;
-        let (uffd, dst, src) = match dir {
-            Dir::Out => (self.staging(), stage, prog),
-            Dir::In => (self.program(), prog, stage),
+        let (dst, src) = match dir {
+            Dir::Out => (stage, prog),
+            Dir::In => (prog, stage),
         };
         let len = n * PAGE_SIZE;
         let mut at = 0;
@@ -407,7 +407,7 @@ impl SwapCache {
         loop {
             // SAFETY: the range's lock is held, so nobody else moves its pages; the program
             // accesses its memory by address, not through Rust references.
-            match unsafe { self.mv(uffd, dst + at, src + at, len - at) } {
+            match unsafe { self.mv(dir, dst + at, src + at, len - at) } {
                 Ok(()) => return Ok(()),
                 // Mappings are being changed by another thread, or a page was locked: try again,
                 // but do not spin for ever.
@@ -453,10 +453,4 @@ struct Moved {
     holes: PageMask,
     /// Left off at a page that is shared or pinned.
     busy: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Dir {
-    Out,
-    In,
 }

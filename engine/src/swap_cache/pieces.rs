@@ -1,7 +1,7 @@
 //! A range's pages in swap, piece by piece, and the table that names the slots of a range that is
 //! not in one cluster.
 
-use super::SwapCache;
+use super::{Memory, SwapCache};
 use crate::mm::{Extents, PageMask, Pmd, SlotWord, SwapEntry, SwapPlace, PMD_NR, SWAPFILE_CLUSTER};
 use crate::vma::{Had, RangeGuard, SlotTable};
 use core::ops::Range;
@@ -102,7 +102,7 @@ impl<'t> Pieces<'t> {
     }
 }
 
-impl SwapCache {
+impl<M: Memory> SwapCache<M> {
     /// Where `pages` are, which all have slots. The caller has the range's lock, or its transfer:
     /// places do not change meanwhile.
     pub fn pieces(&self, pmd: Pmd, place: SwapPlace, pages: PageMask) -> Pieces<'_> {

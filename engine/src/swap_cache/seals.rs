@@ -1,7 +1,7 @@
 //! Sealing on the way to slots, opening on the way back: the one place for each that every page
 //! passes.
 
-use super::{Frame, Shift, SwapCache, Transfer};
+use super::{Frame, Memory, Shift, SwapCache, Transfer};
 use crate::mm::{PageMask, Pmd, SwapEntry, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::policy::AT_A_TIME;
 use crate::seal::{Mode, Nonce, Page, Tag};
@@ -118,7 +118,7 @@ impl Sealed {
     }
 }
 
-impl SwapCache {
+impl<M: Memory> SwapCache<M> {
     /// How many writes there may be at a time.
     pub fn seal_buffers(&self) -> usize {
         if self.sealer.mode == Mode::Check {

@@ -2,12 +2,12 @@
 
 use super::frames::Left;
 use super::plan::Plan;
-use super::{Dir, Frame, SwapCache};
+use super::{Dir, Frame, Memory, SwapCache};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::policy::{staging, List, Unit};
 use crate::vma::{IoState, RangeGuard};
 
-impl SwapCache {
+impl<M: Memory> SwapCache<M> {
     /// A fault on a page of a range that reclaim has made inactive: the page comes back with its
     /// neighbours, and the rest may leave. Of a huge page they come by copy, for a move would take it apart;
     /// it goes back whole if a walk enters it, or much of it was touched.
@@ -34,7 +34,7 @@ impl SwapCache {
             }
             self.settle(pmd, g);
         }
-        self.program().wake(pmd.addr(), PMD_SIZE);
+        self.memory.wake(pmd.addr(), PMD_SIZE);
         Plan::Served
     }
 
@@ -87,7 +87,7 @@ impl SwapCache {
         self.became_present(pmd, g, got);
         self.stats().writeback_copied.add(got.count() as u64);
         if !got.has(page) {
-            self.program().wake(pmd.page_addr(page), PAGE_SIZE);
+            self.memory.wake(pmd.page_addr(page), PAGE_SIZE);
         }
         Plan::Served
     }

@@ -16,7 +16,7 @@
 //! came, with whatever holds it.
 
 use super::frames::ALIAS;
-use super::{Dir, SwapCache, EXIT_LOST};
+use super::{Dir, Memory, SwapCache, EXIT_LOST};
 use crate::mm::{copy, PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::sync::Mutex;
 use crate::sys::mem;
@@ -94,6 +94,18 @@ fn is_folio(g: &RangeGuard<'_>) -> bool {
     g.io() == IoState::Idle && g.huge && g.is_whole()
 }
 
+impl<M: Memory> SwapCache<M> {
+    /// The program may write to the range, and who waits to do so goes on. Where not all of it is managed, to the page.
+    pub fn allow_writes(&self, pmd: Pmd, page: usize) {
+        let (memory, at) = (&self.memory, pmd.page_addr(page));
+        let all = memory.allow_writes(pmd.addr(), PMD_SIZE);
+        if all.is_err() && memory.allow_writes(at, PAGE_SIZE).is_err() {
+            // Who waits finds out what is there by now.
+            memory.wake(at, PAGE_SIZE);
+        }
+    }
+}
+
 impl SwapCache {
     /// In a child, before its engine starts: whether that may make the calls of `copy_shared`. A filter of the
     /// program's that ends who makes them would end the child.
@@ -150,16 +162,6 @@ impl SwapCache {
             };
         });
         end(run);
-    }
-
-    /// The program may write to the range, and who waits to do so goes on. Where not all of it is managed, to the page.
-    pub fn allow_writes(&self, pmd: Pmd, page: usize) {
-        let (uffd, at) = (self.program(), pmd.page_addr(page));
-        let all = uffd.allow_writes(pmd.addr(), PMD_SIZE);
-        if all.is_err() && uffd.allow_writes(at, PAGE_SIZE).is_err() {
-            // Who waits finds out what is there by now.
-            uffd.wake(at, PAGE_SIZE);
-        }
     }
 
     /// Whether the range can be copied as a whole.

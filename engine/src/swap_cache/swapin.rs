@@ -3,7 +3,7 @@
 use super::frames::Left;
 use super::plan::Plan;
 use super::way::{First, Seen, Way};
-use super::{Bytes, Dir, FillBuffers, Frame, SwapCache};
+use super::{Bytes, Dir, FillBuffers, Frame, Memory, SwapCache};
 use crate::mm::{PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::policy::intake::{soon, Found, Miss, Place};
 use crate::policy::Unit;
@@ -27,7 +27,7 @@ pub(super) enum Whole {
     Nothing,
 }
 
-impl SwapCache {
+impl<M: Memory> SwapCache<M> {
     /// Serves the fault, or says what is needed to do so. `new`: how many pages of zeros there are to be
     /// for a range that was never touched, a folio or a power of two. `unit` chooses how much of a swapped
     /// range to bring in. A frame that was handed in and not used is put back.
@@ -118,7 +118,7 @@ impl SwapCache {
 
     /// The thread looks at the page again.
     fn send_back(&self, pmd: Pmd, page: usize, plan: Plan) -> Plan {
-        self.program().wake(pmd.page_addr(page), PAGE_SIZE);
+        self.memory.wake(pmd.page_addr(page), PAGE_SIZE);
         plan
     }
 
@@ -163,8 +163,8 @@ impl SwapCache {
         }
         let addr = f.addr & !(PAGE_SIZE - 1);
         // SAFETY: the zero page is readable; only a missing page is filled.
-        if unsafe { self.program().copy(addr, self.zeros.0, PAGE_SIZE) }.is_err() {
-            self.program().wake(addr, PAGE_SIZE);
+        if unsafe { self.memory.copy(Dir::In, addr, self.zeros.0, PAGE_SIZE) }.is_err() {
+            self.memory.wake(addr, PAGE_SIZE);
         }
     }
 
@@ -177,11 +177,11 @@ impl SwapCache {
             return Plan::Served;
         }
         // SAFETY: the zero page is readable; only a missing page is filled.
-        match unsafe { self.program().copy(addr, self.zeros.0, PAGE_SIZE) } {
+        match unsafe { self.memory.copy(Dir::In, addr, self.zeros.0, PAGE_SIZE) } {
             Ok(()) => self.stats().move_hole.inc(),
             Err(_) => {
                 self.stats().fault_stale.inc();
-                self.program().wake(addr, PAGE_SIZE);
+                self.memory.wake(addr, PAGE_SIZE);
             }
         }
         Plan::Served
@@ -296,7 +296,7 @@ impl SwapCache {
         g.wanted = false;
         g.set_io(IoState::Idle);
         drop(g);
-        self.program().wake(pmd.addr(), PMD_SIZE);
+        self.memory.wake(pmd.addr(), PMD_SIZE);
         false
     }
 

@@ -3,7 +3,7 @@
 
 use super::frames::Left;
 use super::slots::DeviceSet;
-use super::{Frame, SwapCache, Transfer};
+use super::{Frame, Memory, SwapCache, Transfer};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::seal::Nonce;
 use crate::vma::{IoState, RangeGuard};
@@ -20,7 +20,7 @@ pub enum Leave {
     NeedFrame,
 }
 
-impl SwapCache {
+impl<M: Memory> SwapCache<M> {
     /// Pages of the range that have slots on the devices.
     fn pages_on(&self, pmd: Pmd, g: &RangeGuard<'_>, devices: DeviceSet) -> PageMask {
         let Some(place) = g.entry.filter(|_| !g.swapped.is_empty()) else {
@@ -115,7 +115,8 @@ impl SwapCache {
         if pages.is_empty() {
             self.empty(frame, Left::Pieces);
         } else {
-            self.frames.drop_pages(frame, PageMask::FULL.minus(pages));
+            self.frames
+                .drop_pages(frame, PageMask::FULL.minus(pages), &self.memory);
         }
         self.charge.uncharge(PMD_NR - pages.count());
         g.huge = pages.is_full() && self.is_huge(frame);
@@ -133,7 +134,7 @@ impl SwapCache {
         let inactive = g.io() == IoState::Inactive;
         drop(g);
         if wanted {
-            self.program().wake(pmd.addr(), PMD_SIZE);
+            self.memory.wake(pmd.addr(), PMD_SIZE);
         }
         inactive
     }

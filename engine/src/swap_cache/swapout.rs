@@ -1,6 +1,6 @@
 //! The way up: what reclaim has taken out of the program leaves memory. What of it must be written, and where to.
 
-use super::{Frame, SwapCache};
+use super::{Frame, Memory, SwapCache};
 use crate::device::Device;
 use crate::mm::{Extents, PageMask, Pmd, SwapPlace, PMD_NR};
 use crate::policy::List;
@@ -76,7 +76,7 @@ enum Compressed {
     Wanted,
 }
 
-impl SwapCache {
+impl<M: Memory> SwapCache<M> {
     /// An inactive range leaves for good.
     pub fn start_write(&self, pmd: Pmd, to: To, devices: &[Box<dyn Device>]) -> Start {
         let Some(r) = self.ranges.get(pmd) else {
@@ -217,7 +217,7 @@ impl SwapCache {
         }
         if !stored.is_empty() {
             g.huge = false;
-            self.frames.drop_pages(frame, stored);
+            self.frames.drop_pages(frame, stored, &self.memory);
             self.charge.uncharge(stored.count());
         }
         Compressed::Pages(stored)

@@ -1,13 +1,12 @@
 //! The way up ends: what was written is gone, and what could not be goes back to the program.
 
 use super::frames::Left;
-use super::{Bytes, Dir, Frame, SwapCache, EXIT_LOST};
+use super::{Bytes, Dir, Frame, Memory, SwapCache, EXIT_LOST};
 use crate::mm::{PageMask, Pmd, PMD_NR, PMD_SIZE};
 use crate::policy::List;
-use crate::sys::mem;
 use crate::vma::{IoState, RangeGuard};
 
-impl SwapCache {
+impl<M: Memory> SwapCache<M> {
     /// Pages have left the program for good.
     pub(super) fn note_gone(&self, g: &mut RangeGuard<'_>, pages: PageMask) {
         if !pages.is_empty() {
@@ -44,7 +43,7 @@ impl SwapCache {
         g.set_io(IoState::Idle);
         drop(g);
         if wanted {
-            self.program().wake(pmd.addr(), PMD_SIZE);
+            self.memory.wake(pmd.addr(), PMD_SIZE);
         }
     }
 
@@ -107,14 +106,14 @@ impl SwapCache {
             return self.end_writing(pmd, g);
         }
         self.note_gone(&mut g, gone);
+        // Before the frame's memory goes: a core file takes what is gone from its slots.
+        g.moving = kept;
         if kept.is_empty() {
             self.retire(frame, pages, g.huge);
             g.huge = false;
         } else {
             g.huge &= kept == pages;
-            (g.held, g.frame) = (kept, frame.0);
             self.bring_back_part(pmd, &mut g, frame, kept, pages.minus(kept));
-            g.held = PageMask::EMPTY;
         }
         self.end_writing(pmd, g);
     }
@@ -146,7 +145,7 @@ impl SwapCache {
             // The program's mapping changed: copy what cannot be moved.
             back = back.or(self.copy_in(pmd, left, self.frames.addr(frame) as *const u8));
             let lost = left.minus(back).minus(g.swapped);
-            if !lost.is_empty() && mem::resident(pmd.addr(), PMD_NR).is_ok() {
+            if !lost.is_empty() && self.memory.is_mapped(pmd.addr(), PMD_NR) {
                 // The range is mapped, and the kernel took the pages back in no way.
                 self.charge.log(
                     "pages could not be given back to the program, which has no memory left: ending it",
@@ -196,7 +195,7 @@ impl SwapCache {
 
     /// The frame's memory goes back to the kernel.
     pub(super) fn empty(&self, frame: Frame, left: Left) {
-        self.frames.clear(frame, left, self.staging());
+        self.frames.clear(frame, left, &self.memory);
         self.frames.put_empty(frame);
     }
 
@@ -224,7 +223,7 @@ impl SwapCache {
             self.charge.uncharge(PMD_NR);
             return None;
         };
-        if self.frames.populate(frame).is_err() {
+        if self.frames.populate(frame, &self.memory).is_err() {
             self.empty(frame, Left::Pieces);
             self.charge.uncharge(PMD_NR);
             return None;

@@ -6,7 +6,7 @@
 
 use super::frames::Left;
 use super::plan::Plan;
-use super::{FillBuffers, Frame, SwapCache};
+use super::{Dir, FillBuffers, Frame, Memory, SwapCache};
 use crate::control::{Compress, CompressCodec, Settings};
 use crate::mm::{Page, PageMask, Pmd, PAGE_SIZE, PMD_NR};
 use crate::policy::{Admission, Fill, List, Unit};
@@ -108,7 +108,7 @@ pub enum WriteBack {
 /// Objects that pages have become, and no range has yet.
 pub(super) type Handles = [Option<Handle>; PMD_NR];
 
-impl SwapCache {
+impl<M: Memory> SwapCache<M> {
     /// Of `pages`, which are in the frame of a range that is being written, those that were stored: those
     /// that became small, and without a device the others as they are, as long as there is room. For the
     /// reclaim thread, without the range's lock.
@@ -331,7 +331,7 @@ impl SwapCache {
         self.became_present(pmd, g, got);
         self.came_back(got.count(), youngest);
         if !got.has(page) {
-            self.program().wake(pmd.page_addr(page), PAGE_SIZE);
+            self.memory.wake(pmd.page_addr(page), PAGE_SIZE);
         }
         Plan::Loaded(n)
     }
@@ -384,6 +384,12 @@ impl SwapCache {
         let limit = self.charge.limit();
         let pool = z.pool.as_ref().filter(|_| !z.alone);
         pool.is_some_and(|p| p.pages() > z.most(limit))
+    }
+
+    /// Pages that compressed memory takes.
+    #[cfg(test)]
+    pub(super) fn pool_pages(&self) -> usize {
+        self.zswap.pool.as_ref().map_or(0, |pool| pool.pages())
     }
 
     /// What leaves stays in compressed memory.
@@ -505,7 +511,7 @@ impl SwapCache {
             }
             let to = self.frames.addr(frame) + page * PAGE_SIZE;
             // SAFETY: the scratch page is ours, and the frame is, of which this page is missing.
-            if unsafe { self.staging().copy(to, scratch, PAGE_SIZE) }.is_ok() {
+            if unsafe { self.memory.copy(Dir::Out, to, scratch, PAGE_SIZE) }.is_ok() {
                 opened.insert(page);
             }
         }
