@@ -28,6 +28,8 @@ impl<M: Memory> SwapCache<M> {
         if !self.join(pmd, g, frame, untouched) {
             return false;
         }
+        // All of it is in the frame, which a core file must know before the slots go.
+        g.held = PageMask::FULL;
         if !self.keeps_folio(g) {
             self.forget_slots(pmd, g, pages);
         }

@@ -46,6 +46,8 @@ pub struct Setup {
 pub enum Event {
     Write(usize, Unit),
     Read(usize, Unit),
+    /// The program writes to those that are there.
+    WriteMany(usize, usize),
     /// The program fills the page with zeros.
     Zero(usize),
     /// The transfer in flight ends.
@@ -119,6 +121,8 @@ pub struct World {
     waiting: Option<(usize, Unit)>,
     /// What was charged before anything happened.
     charged: i64,
+    /// Which devices have been given out, as a whole.
+    granted: [bool; 2],
     pub history: Vec<Event>,
 }
 
@@ -204,10 +208,17 @@ impl World {
             frame: None,
             pending: Pending::None,
             waiting: None,
+            granted: [false; 2],
             history: Vec::new(),
         };
         world.supply();
         world
+    }
+
+    /// How often something was counted (`Stats`).
+    pub fn counted(&self, name: &str) -> u64 {
+        let mut all = self.cache().stats().each();
+        all.find(|&(n, _)| n == name).expect("a counter").1
     }
 
     fn cache(&self) -> &SwapCache<Fake> {
@@ -226,9 +237,9 @@ impl World {
                         segment: 0,
                         clusters: ((1u32 << SEGMENT_CLUSTERS) - 1) as u16,
                     };
-                    let answer = match cache.slots.used() == 0 && self.history.is_empty() {
-                        true => Answer::Granted(all),
-                        false => Answer::Nothing,
+                    let answer = match core::mem::replace(&mut self.granted[d], true) {
+                        false => Answer::Granted(all),
+                        true => Answer::Nothing,
                     };
                     p.answer(d, wish, answer);
                 }
@@ -242,6 +253,10 @@ impl World {
         match event {
             Event::Write(page, unit) => self.touch(page, unit, true),
             Event::Read(page, unit) => self.touch(page, unit, false),
+            Event::WriteMany(start, end) => {
+                let there = (start..end).filter(|&page| self.at(page) == At::Page);
+                there.for_each(|page| self.write(page));
+            }
             Event::Zero(page) => self.zero(page),
             Event::End => self.end(true),
             Event::Fail => self.end(false),
@@ -268,6 +283,14 @@ impl World {
 
     fn at(&self, page: usize) -> At {
         self.cache().memory.at(self.inner.pmd.page_addr(page))
+    }
+
+    pub fn is_in_flight(&self) -> bool {
+        !matches!(self.pending, Pending::None)
+    }
+
+    pub fn is_inactive(&self) -> bool {
+        self.inner.snapshot().io == IoState::Inactive
     }
 
     fn is_settled(&self) -> bool {
@@ -597,6 +620,7 @@ impl World {
     /// Reads every page, and drops all: nothing may be left over.
     pub fn finish(&mut self) {
         self.cache().memory.refusal.set(None);
+        self.cache().slots.set_leaving(DeviceSet::default());
         for _ in 0..4 {
             self.happen(Event::End);
         }
