@@ -291,7 +291,7 @@ fn pieces(
 #[allow(unsafe_code)]
 mod tests {
     use super::*;
-    use crate::{IoState, Ranges};
+    use crate::Ranges;
     use hugeswap_mm::{DeviceId, SwapPlace};
     use hugeswap_seal::Keys;
 
@@ -324,9 +324,7 @@ mod tests {
             let mut g = ranges.get_or_map(Pmd(5)).unwrap().lock();
             g.swapped = PageMask::of(0..4).or(PageMask::of(8..9));
             g.entry = Some(SwapPlace::cluster(at(0, 512)));
-            g.moving = PageMask::of(2..3);
-            g.buffer = 3;
-            g.set_io(IoState::Inactive);
+            g.become_inactive(3, PageMask::of(2..3));
             g.nonce = Nonce::from_word(77);
             drop(g);
             let table = ranges.slots(Pmd(20_000)).unwrap();

@@ -24,7 +24,7 @@
 //!
 //! # The state of a range
 //!
-//! At most one transfer is in flight for a 2 MiB range; `io` names it.
+//! At most one transfer is in flight for a 2 MiB range; `io` names it, and `phase` is how it changes.
 //!
 //! | io | the pages in `moving` are | who ends it |
 //! |---|---|---|
@@ -54,6 +54,7 @@
 
 pub mod dump;
 mod lru;
+mod phase;
 mod queue;
 mod snapshot;
 mod table;

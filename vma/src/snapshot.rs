@@ -40,10 +40,10 @@ const OFFSETS: [usize; 10] = {
         offset_of!(Range, io),
         state + offset_of!(State, present),
         state + offset_of!(State, swapped),
-        state + offset_of!(State, moving),
-        state + offset_of!(State, held),
-        state + offset_of!(State, frame),
-        state + offset_of!(State, buffer),
+        state + offset_of!(State, under_way.pages),
+        state + offset_of!(State, under_way.held),
+        state + offset_of!(State, under_way.frame),
+        state + offset_of!(State, under_way.buffer),
         state + offset_of!(State, entry),
         state + offset_of!(State, nonce),
         state + offset_of!(State, compressed),
@@ -130,12 +130,9 @@ mod tests {
         let mut g = r.lock();
         g.present = PageMask::of(0..70);
         g.swapped = PageMask::of(60..300);
-        g.moving = PageMask::of(100..120);
-        g.held = PageMask::of(110..111);
-        g.frame = 7;
-        g.buffer = 8;
+        g.become_inactive(8, PageMask::of(100..120));
+        g.track(7, PageMask::of(110..111));
         g.entry = Some(SwapPlace::cluster(entry));
-        g.set_io(IoState::Inactive);
         drop(g);
         // SAFETY: a descriptor is this many bytes, all of them written, by zeroing it if not since.
         let bytes = unsafe { &*(r as *const Range as *const [u8; Snapshot::BYTES]) };

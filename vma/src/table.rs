@@ -1,5 +1,6 @@
 //! The table of 2 MiB ranges: two levels, lazily touched, found without a lock.
 
+use super::phase::UnderWay;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU8, Ordering::*};
 use hugeswap_mm::{PageMask, Pmd, SlotWord, SwapPlace, PMD_NR};
@@ -87,19 +88,10 @@ pub struct State {
     /// Pages that could not be read back: neither present nor swapped, and poisoned until the
     /// program drops them.
     pub lost: PageMask,
-    /// Pages of the transfer in flight, or in the frame.
-    pub moving: PageMask,
-    /// Pages that may be in the frame `frame`: see the module.
-    pub held: PageMask,
-    pub frame: u32,
+    /// See `phase`.
+    pub(super) under_way: UnderWay,
     /// The place in swap of the pages in `swapped`; while io is Writing, of those being written too.
     pub entry: Option<SwapPlace>,
-    /// Staging frame or fill buffer of the transfer in flight.
-    pub buffer: u32,
-    /// Somebody faulted while the transfer was in flight.
-    pub wanted: bool,
-    /// The folio that is being written is to come back as a whole.
-    pub back: bool,
     /// A read of the whole failed: bring it in page by page, so that only what is bad is lost.
     pub salvage: bool,
     /// What all pages in `swapped`, and those being written, were sealed with; none where the range's
@@ -120,8 +112,6 @@ pub struct State {
     pub asked: bool,
     /// In memory as one huge page, as far as we know.
     pub huge: bool,
-    /// The read in flight is ahead of its fault.
-    pub ahead: bool,
     pub hints: Hints,
     pub fills: Fills,
 }
@@ -182,7 +172,7 @@ impl RangeGuard<'_> {
     }
 
     #[inline]
-    pub fn set_io(&mut self, io: IoState) {
+    pub(super) fn set_io(&mut self, io: IoState) {
         // Either we see the waiter here, or it sees the new word before it sleeps.
         self.range.io.store(io as u32, SeqCst);
         if io.is_settled() && WAITERS.load(SeqCst) > 0 {
@@ -217,7 +207,7 @@ impl RangeGuard<'_> {
     #[inline]
     pub fn used(&self) -> PageMask {
         let somewhere = self.present.or(self.swapped).or(self.compressed);
-        somewhere.or(self.lost).or(self.moving)
+        somewhere.or(self.lost).or(self.moving())
     }
 
     /// Whole in memory and movable as a whole.

@@ -186,7 +186,7 @@ impl Hold<'_> {
                 g = r.lock_settled();
             }
             change(pmd, Some(&mut g));
-            if core::mem::take(&mut g.wanted) {
+            if g.take_wanted() {
                 waited = Some((waited.map_or(pmd, |w| w.0), pmd));
             }
         }

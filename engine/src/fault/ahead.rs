@@ -177,7 +177,7 @@ impl Handler<'_> {
             if self.cache.drop_ahead(&mut g) {
                 return true;
             }
-            if g.ahead {
+            if g.is_ahead() {
                 // Still being read: it keeps its place in the queue.
                 self.ahead.push(p);
             }

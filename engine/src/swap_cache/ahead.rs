@@ -2,7 +2,7 @@
 
 use super::plan::Plan;
 use super::{Bytes, Frame, Memory, SwapCache};
-use crate::mm::{PageMask, Pmd, PMD_SIZE};
+use crate::mm::{Pmd, PMD_SIZE};
 use crate::policy::{Huge, Pattern, Unit};
 use crate::vma::{IoState, RangeGuard};
 
@@ -44,7 +44,7 @@ impl<M: Memory> SwapCache<M> {
         }
         match self.begin_whole(&mut g, frame) {
             p @ Plan::ReadWhole { .. } => {
-                g.ahead = true;
+                g.mark_ahead();
                 self.stats().swap_ra.inc();
                 Some(p)
             }
@@ -56,7 +56,7 @@ impl<M: Memory> SwapCache<M> {
     pub(super) fn map_ahead(&self, pmd: Pmd, g: &mut RangeGuard<'_>) -> Plan {
         self.stats().swap_ra_hit.inc();
         self.map_frame(pmd, g);
-        self.end_ahead(g);
+        g.end();
         self.memory.wake(pmd.addr(), PMD_SIZE);
         Plan::Served
     }
@@ -66,14 +66,8 @@ impl<M: Memory> SwapCache<M> {
         if g.io() != IoState::Ahead {
             return false;
         }
-        self.put_or_clear(Frame(g.buffer));
-        self.end_ahead(g);
+        self.put_or_clear(Frame(g.buffer()));
+        g.end();
         true
-    }
-
-    fn end_ahead(&self, g: &mut RangeGuard<'_>) {
-        g.moving = PageMask::EMPTY;
-        g.ahead = false;
-        g.set_io(IoState::Idle);
     }
 }

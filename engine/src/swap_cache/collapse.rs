@@ -4,7 +4,7 @@ use super::frames::Left;
 use super::{Dir, Frame, Memory, SwapCache};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::policy::Huge;
-use crate::vma::{IoState, RangeGuard};
+use crate::vma::RangeGuard;
 
 /// Pages that were never touched, and are zeros in the huge page that is made of the others.
 const COLLAPSE_UNTOUCHED: usize = PMD_NR / 8;
@@ -29,7 +29,7 @@ impl<M: Memory> SwapCache<M> {
             return false;
         }
         // All of it is in the frame, which a core file must know before the slots go.
-        g.held = PageMask::FULL;
+        g.track(frame.0, PageMask::FULL);
         if !self.keeps_folio(g) {
             self.forget_slots(pmd, g, pages);
         }
@@ -40,23 +40,22 @@ impl<M: Memory> SwapCache<M> {
     /// An inactive folio of which much was touched, but not all, goes back as one huge page, with what the
     /// program has of it by now. False where that cannot be done.
     pub(super) fn rejoin(&self, pmd: Pmd, g: &mut RangeGuard<'_>) -> bool {
-        let frame = Frame(g.buffer);
-        let fit = g.moving.is_full() && g.writable.is_full() && g.hints.huge != Huge::Unwanted;
+        let frame = Frame(g.buffer());
+        let fit = g.moving().is_full() && g.writable.is_full() && g.hints.huge != Huge::Unwanted;
         if !fit {
             return false;
         }
         let here = g.present;
         if !self.join(pmd, g, frame, PageMask::EMPTY) {
             // The frame's copies go: of what was dropped behind our back they would be wrong.
-            g.moving = g.moving.minus(here);
+            g.leave_frame(here);
             g.huge = false;
             self.charge.uncharge(here.count());
             self.frames.drop_pages(frame, here, &self.memory);
             return false;
         }
         self.give_whole(pmd, g, frame);
-        g.moving = PageMask::EMPTY;
-        g.set_io(IoState::Idle);
+        g.end();
         true
     }
 
@@ -67,13 +66,13 @@ impl<M: Memory> SwapCache<M> {
         let Some(other) = self.frames.take_empty() else {
             return false;
         };
-        (g.held, g.frame) = (here, other.0);
+        g.track(other.0, here);
         let out = self.move_until(Dir::Out, pmd, other, here, true);
         if out.moved != here {
             // Pages are shared, pinned, or were dropped.
             self.account_moved(pmd, g, &out);
             self.bring_back(pmd, g, other, out.moved);
-            g.held = PageMask::EMPTY;
+            g.untrack();
             self.stats().thp_collapse_alloc_failed.inc();
             return false;
         }
@@ -91,7 +90,7 @@ impl<M: Memory> SwapCache<M> {
             }
         }
         self.clear_pages(frame, untouched, 0);
-        g.frame = frame.0;
+        g.track(frame.0, here);
         self.empty(other, Left::Pieces);
         self.charge.uncharge(here.count());
         true
@@ -100,7 +99,7 @@ impl<M: Memory> SwapCache<M> {
     /// Moves the frame in, which has all pages of the range.
     fn give_whole(&self, pmd: Pmd, g: &mut RangeGuard<'_>, frame: Frame) {
         self.bring_back(pmd, g, frame, PageMask::FULL);
-        g.held = PageMask::EMPTY;
+        g.untrack();
         g.huge = self.memory.is_huge(pmd.addr(), PMD_SIZE) != Some(false);
         self.stats().thp_collapse_alloc.inc();
     }

@@ -45,7 +45,7 @@ impl<M: Memory> SwapCache<M> {
         let (out, mut g) = self.try_deactivate(pmd, r, g);
         // Whatever stays resident stays on the list.
         self.became_present(pmd, &mut g, PageMask::EMPTY);
-        let wanted = g.io() == IoState::Idle && core::mem::take(&mut g.wanted);
+        let wanted = g.io() == IoState::Idle && g.take_wanted();
         drop(g);
         if wanted {
             self.memory.wake(pmd.addr(), PMD_SIZE);
@@ -67,22 +67,18 @@ impl<M: Memory> SwapCache<M> {
             return (Victim::NoFrame, g);
         };
         let whole = g.is_whole();
-        g.held = pages;
-        g.frame = frame.0;
+        g.track(frame.0, pages);
         let (moved, mut g) = self.take_out(pmd, r, g, frame, pages);
         if moved.is_empty() {
-            g.held = PageMask::EMPTY;
+            g.untrack();
             self.frames.put_empty(frame);
             return (Victim::Skip, g);
         }
         if !(whole && moved.is_full()) {
             g.huge = false;
         }
-        g.moving = moved;
-        g.buffer = frame.0;
-        g.set_io(IoState::Inactive);
-        g.held = PageMask::EMPTY;
-        if g.wanted {
+        g.become_inactive(frame.0, moved);
+        if g.is_wanted() {
             // Touched while it was being unshared.
             self.settle(pmd, &mut g);
             return (Victim::Skip, g);
@@ -133,7 +129,6 @@ impl<M: Memory> SwapCache<M> {
             self.account_moved(pmd, &mut g, &more);
             moved = moved.or(more.moved);
         }
-        g.moving = PageMask::EMPTY;
         (moved, g)
     }
 
@@ -142,8 +137,8 @@ impl<M: Memory> SwapCache<M> {
         self.ranges.get(pmd).map_or(0, |r| {
             let g = r.lock();
             match g.io() {
-                IoState::Inactive => g.moving.minus(g.present).count(),
-                IoState::Filling => g.held.minus(g.present).count(),
+                IoState::Inactive => g.moving().minus(g.present).count(),
+                IoState::Filling => g.held().minus(g.present).count(),
                 _ => 0,
             }
         })
@@ -244,10 +239,10 @@ impl<M: Memory> SwapCache<M> {
 /// Does something without the lock that touches the program's pages. Faults on the range wait meanwhile, so that the
 /// handler can serve ours, should the program have dropped a page behind our back.
 fn alone<'r, R>(r: &'r Range, mut g: RangeGuard<'r>, f: impl FnOnce() -> R) -> (R, RangeGuard<'r>) {
-    g.set_io(IoState::Leaving);
+    g.begin_leaving();
     drop(g);
     let done = f();
     let mut g = r.lock();
-    g.set_io(IoState::Idle);
+    g.end_leaving();
     (done, g)
 }

@@ -87,10 +87,9 @@ impl<M: Memory> SwapCache<M> {
         let Some(entry) = g.entry else {
             return Plan::Wait;
         };
-        let inactive = g.io() == IoState::Inactive;
-        // What the frame holds is newer than its slots.
-        let held = if inactive { g.moving } else { PageMask::EMPTY };
-        let there = g.swapped.minus(g.present).minus(g.compressed).minus(held);
+        // What the frame of an inactive range holds is newer than its slots.
+        let there = g.swapped.minus(g.present).minus(g.compressed);
+        let there = there.minus(g.moving());
         let pages = unit.of(there, page);
         debug_assert!(pages.count() <= FILL_MAX);
         if buffers.is_empty() {
@@ -106,12 +105,8 @@ impl<M: Memory> SwapCache<M> {
         };
         self.charge_own(buffers.touch(buffer, n));
         self.join_list(pmd, g, unit);
-        g.held = held;
-        g.frame = g.buffer;
-        g.moving = pages;
-        g.buffer = buffer;
         g.huge = false;
-        g.set_io(IoState::Filling);
+        g.begin_filling(buffer, pages);
         Plan::Fill {
             buffer,
             pages,
@@ -181,8 +176,8 @@ impl<M: Memory> SwapCache<M> {
         };
         let ok = ok && self.open(pmd, r, |moving| moving, place).is_empty();
         let mut g = r.lock();
-        let (buffer, pages) = (g.buffer, g.moving);
-        let mut wake = core::mem::take(&mut g.wanted);
+        let (buffer, pages) = (g.buffer(), g.moving());
+        let mut wake = g.take_wanted();
         let n = pages.count();
         if ok {
             let base = buffers.addr(buffer) as *const u8;
@@ -214,14 +209,7 @@ impl<M: Memory> SwapCache<M> {
             }
         }
         buffers.put(buffer);
-        g.moving = g.held;
-        g.buffer = g.frame;
-        g.set_io(if g.held.is_empty() {
-            IoState::Idle
-        } else {
-            IoState::Inactive
-        });
-        g.held = PageMask::EMPTY;
+        g.end_filling();
         drop(g);
         if wake {
             self.memory.wake(pmd.addr(), PMD_SIZE);

@@ -36,19 +36,19 @@ impl<M: Memory> SwapCache<M> {
 
     /// Drops pages that reclaim has taken out and not written yet.
     fn discard_inactive(&self, g: &mut RangeGuard<'_>, pages: PageMask) {
-        if g.moving.and(pages).is_empty() {
+        if g.moving().and(pages).is_empty() {
             return;
         }
         // It is not huge any more: what has come back needs no place in the frame.
-        let gone = g.moving.and(pages.or(g.present));
-        let frame = Frame(g.buffer);
+        let gone = g.moving().and(pages.or(g.present));
+        let frame = Frame(g.buffer());
         g.huge = false;
-        g.moving = g.moving.minus(gone);
+        g.leave_frame(gone);
         self.charge.uncharge(gone.count());
         self.frames.drop_pages(frame, gone, &self.memory);
-        if g.moving.is_empty() {
+        if g.moving().is_empty() {
             self.frames.put_empty(frame);
-            g.set_io(IoState::Idle);
+            g.end();
         }
     }
 
@@ -71,7 +71,7 @@ impl<M: Memory> SwapCache<M> {
 
     /// Pages that were resident before we knew of them; charged by the caller.
     pub fn adopt(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) {
-        let new = pages.minus(g.present).minus(g.moving);
+        let new = pages.minus(g.present).minus(g.moving());
         self.charge.uncharge(pages.count() - new.count());
         self.became_present(pmd, g, new);
     }

@@ -401,7 +401,7 @@ impl<M: Memory> SwapCache<M> {
     ) -> PageMask {
         let (moving, buffer, sealed) = {
             let g = r.lock();
-            (g.moving, g.buffer, self.sealed(pmd, &g))
+            (g.moving(), g.buffer(), self.sealed(pmd, &g))
         };
         let pages = read(moving);
         if sealed.tags.is_null() {

@@ -5,7 +5,7 @@ use super::plan::Plan;
 use super::{Dir, Frame, Memory, SwapCache};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::policy::{staging, List, Unit};
-use crate::vma::{IoState, RangeGuard};
+use crate::vma::RangeGuard;
 
 impl<M: Memory> SwapCache<M> {
     /// A fault on a page of a range that reclaim has made inactive: the page comes back with its
@@ -20,7 +20,7 @@ impl<M: Memory> SwapCache<M> {
     ) -> Plan {
         self.stats().pgactivate.inc();
         g.credit.earn(page);
-        let there = g.moving.minus(g.present);
+        let there = g.moving().minus(g.present);
         let pages = unit.rescued(there, page);
         let whole = there.is_full() && matches!(unit, Unit::Whole | Unit::Rest);
         let hot = g.huge && staging::is_hot(PMD_NR - there.count());
@@ -49,11 +49,10 @@ impl<M: Memory> SwapCache<M> {
         page: usize,
         unit: Unit,
     ) -> Plan {
-        let there = g.moving.minus(g.present);
+        let there = g.moving().minus(g.present);
         let whole = g.huge && there.is_full() && matches!(unit, Unit::Whole | Unit::Rest);
-        if whole || g.back {
-            g.back = true;
-            g.wanted = true;
+        if whole || g.is_wanted_back() {
+            g.want_back();
             self.stats().writeback_wait.inc();
             return Plan::Wait;
         }
@@ -63,14 +62,14 @@ impl<M: Memory> SwapCache<M> {
 
     /// Moves pages of an inactive range to the program; false if some of them can't be.
     fn move_back(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) -> bool {
-        let frame = Frame(g.buffer);
+        let frame = Frame(g.buffer());
         let back = self.move_pages(Dir::In, pmd, frame, pages).moved;
         self.stats().pgrescue.add(back.count() as u64);
-        g.moving = g.moving.minus(back);
+        g.leave_frame(back);
         self.became_present(pmd, g, back);
-        if g.moving.is_empty() {
+        if g.moving().is_empty() {
             self.empty(frame, Left::Pieces);
-            g.set_io(IoState::Idle);
+            g.end();
         }
         back == pages
     }
@@ -82,7 +81,7 @@ impl<M: Memory> SwapCache<M> {
             return Plan::NeedRoom;
         }
         g.belongs_to(List::Main);
-        let got = self.copy_in(pmd, pages, self.frames.addr(Frame(g.buffer)) as *const u8);
+        let got = self.copy_in(pmd, pages, self.frames.addr(Frame(g.buffer())) as *const u8);
         self.charge.uncharge(pages.minus(got).count());
         self.became_present(pmd, g, got);
         self.stats().writeback_copied.add(got.count() as u64);

@@ -190,8 +190,10 @@ impl SwapCache {
         if !is_folio(&g) || !self.copies.push(Asked { pmd, target }) {
             return false;
         }
-        g.wanted |= wanted;
-        g.set_io(IoState::Leaving);
+        if wanted {
+            g.want();
+        }
+        g.begin_leaving();
         true
     }
 
@@ -221,8 +223,8 @@ impl SwapCache {
         let mut wanted = true;
         if let Some(r) = self.ranges.get(pmd) {
             let mut g = r.lock();
-            wanted = core::mem::take(&mut g.wanted);
-            g.set_io(IoState::Idle);
+            wanted = g.take_wanted();
+            g.end_leaving();
         }
         if !copied {
             self.allow_writes(pmd, 0);
@@ -246,7 +248,7 @@ impl SwapCache {
         let alias = self.frames.addr(ALIAS);
         {
             let mut g = r.lock();
-            (g.held, g.frame) = (PageMask::FULL, ALIAS.0);
+            g.track(ALIAS.0, PageMask::FULL);
         }
         // Before anything happens: it says that a core file may lack something (`supervise::core_file`).
         self.stats().thp_cow.inc();
@@ -261,7 +263,7 @@ impl SwapCache {
             if moved.is_ok() {
                 self.give_back(pmd, alias);
             }
-            r.lock().held = PageMask::EMPTY;
+            r.lock().untrack();
             self.put_or_clear(frame);
             return false;
         }
@@ -280,9 +282,9 @@ impl SwapCache {
         let mut g = r.lock();
         g.present = PageMask::EMPTY;
         self.charge.uncharge(PMD_NR);
-        g.frame = frame.0;
+        g.track(frame.0, PageMask::FULL);
         self.bring_back(pmd, &mut g, frame, PageMask::FULL);
-        g.held = PageMask::EMPTY;
+        g.untrack();
         g.huge = map.is_huge(pmd.addr(), PMD_SIZE) != Ok(false);
         true
     }

@@ -112,7 +112,7 @@ impl<M: Memory> SwapCache<M> {
         if g.io() == IoState::Writing {
             self.stats().writeback_wait.inc();
         }
-        g.wanted = true;
+        g.want();
         Plan::Wait
     }
 
@@ -128,7 +128,7 @@ impl<M: Memory> SwapCache<M> {
             return Found::Nowhere;
         };
         let g = r.lock();
-        if g.present.or(g.moving).has(page) {
+        if g.present.or(g.moving()).has(page) {
             Found::Memory
         } else if g.swapped.or(g.compressed).has(page) {
             Found::Swap
@@ -243,9 +243,7 @@ impl<M: Memory> SwapCache<M> {
         let Some((fr, _)) = frame.take() else {
             return Plan::NeedFrame { bytes: Bytes::Old };
         };
-        g.moving = pages;
-        g.buffer = fr.0;
-        g.set_io(IoState::Reading);
+        g.begin_reading(fr.0, pages);
         // Of a cluster one read from the first page to the last; what lies between and is not in
         // swap is cleared when the read is done.
         let first = pages.runs().next().map_or(0, |r| r.start);
@@ -273,15 +271,15 @@ impl<M: Memory> SwapCache<M> {
         let ok = ok && self.open(pmd, r, |moving| moving, place).is_empty();
         let mut g = r.lock();
         if ok {
-            if !g.moving.is_empty() {
-                self.stats().pswpin.add(g.moving.count() as u64);
-                self.stats().count_swpin(g.moving.count());
+            if !g.moving().is_empty() {
+                self.stats().pswpin.add(g.moving().count() as u64);
+                self.stats().count_swpin(g.moving().count());
             }
-            if g.ahead && !g.wanted {
-                g.set_io(IoState::Ahead);
+            if g.is_ahead() && !g.is_wanted() {
+                g.keep_ahead();
                 return true;
             }
-            if g.ahead {
+            if g.is_ahead() {
                 self.stats().swap_ra_hit.inc();
             }
             self.map_frame(pmd, &mut g);
@@ -289,12 +287,10 @@ impl<M: Memory> SwapCache<M> {
             // What of it can be read is found out page by page.
             self.stats().swap_read_errors.inc();
             g.salvage = true;
-            self.put_or_clear(Frame(g.buffer));
+            self.put_or_clear(Frame(g.buffer()));
         }
-        g.moving = PageMask::EMPTY;
-        g.ahead = false;
-        g.wanted = false;
-        g.set_io(IoState::Idle);
+        g.end();
+        g.take_wanted();
         drop(g);
         self.memory.wake(pmd.addr(), PMD_SIZE);
         false
@@ -303,8 +299,8 @@ impl<M: Memory> SwapCache<M> {
     /// Gives the program the pages of a frame that was read completely, and with them what of the range is in
     /// compressed memory.
     pub(super) fn map_frame(&self, pmd: Pmd, g: &mut RangeGuard<'_>) {
-        let frame = Frame(g.buffer);
-        let pages = g.moving.or(self.load_into(pmd, g, frame));
+        let frame = Frame(g.buffer());
+        let pages = g.moving().or(self.load_into(pmd, g, frame));
         self.map_pages(pmd, g, frame, pages);
         let here = g.present;
         self.drop_compressed(pmd, g, here);

@@ -70,9 +70,7 @@ impl<M: Memory> SwapCache<M> {
         let Some(fr) = frame.take() else {
             return Leave::NeedFrame;
         };
-        g.moving = pages;
-        g.buffer = fr.0;
-        g.set_io(IoState::Reading);
+        g.begin_reading(fr.0, pages);
         Leave::Read(Transfer {
             pmd,
             frame: fr,
@@ -100,7 +98,7 @@ impl<M: Memory> SwapCache<M> {
         }
         let failed = failed.or(wrong);
         let mut g = r.lock();
-        let (frame, pages) = (Frame(g.buffer), g.moving.minus(failed));
+        let (frame, pages) = (Frame(g.buffer()), g.moving().minus(failed));
         self.stats().pswpin.add(pages.count() as u64);
         self.stats().count_swpin(pages.count());
         self.stats().swapoff_pages.add(pages.count() as u64);
@@ -109,7 +107,7 @@ impl<M: Memory> SwapCache<M> {
         } else if !failed.is_empty() {
             g.salvage = true;
         }
-        (g.held, g.frame) = (pages, frame.0);
+        g.track(frame.0, pages);
         self.forget_slots(pmd, &mut g, pages);
         // The frame was ready as a whole.
         if pages.is_empty() {
@@ -120,13 +118,11 @@ impl<M: Memory> SwapCache<M> {
         }
         self.charge.uncharge(PMD_NR - pages.count());
         g.huge = pages.is_full() && self.is_huge(frame);
-        g.moving = pages;
-        let wanted = core::mem::take(&mut g.wanted);
+        let wanted = g.take_wanted();
         if pages.is_empty() {
-            g.set_io(IoState::Idle);
+            g.end();
         } else {
-            g.set_io(IoState::Inactive);
-            g.held = PageMask::EMPTY;
+            g.become_inactive(frame.0, pages);
             if wanted {
                 self.settle(pmd, &mut g);
             }
@@ -143,7 +139,7 @@ impl<M: Memory> SwapCache<M> {
     pub(super) fn forget_leaving(&self, pmd: Pmd, g: &mut RangeGuard<'_>) {
         let devices = self.slots.leaving();
         if !devices.is_empty() {
-            let there = self.pages_on(pmd, g, devices).and(g.moving);
+            let there = self.pages_on(pmd, g, devices).and(g.moving());
             self.stats().swapoff_pages.add(there.count() as u64);
             self.forget_slots(pmd, g, there);
         }

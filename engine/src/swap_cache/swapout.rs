@@ -153,15 +153,15 @@ impl<M: Memory> SwapCache<M> {
         match g.io() {
             IoState::Inactive => {}
             IoState::Held => return Err(Start::Busy),
-            IoState::Filling if !g.held.is_empty() => return Err(Start::Busy),
+            IoState::Filling if !g.held().is_empty() => return Err(Start::Busy),
             _ => return Err(Start::Active),
         }
         self.forget_leaving(pmd, &mut g);
-        g.set_io(IoState::Writing);
+        g.begin_writing();
         let out = Leaving {
-            frame: Frame(g.buffer),
-            pages: g.moving,
-            old: g.moving.and(g.swapped),
+            frame: Frame(g.buffer()),
+            pages: g.moving(),
+            old: g.moving().and(g.swapped),
             zero: PageMask::EMPTY,
             clean: PageMask::EMPTY,
         };
@@ -200,7 +200,7 @@ impl<M: Memory> SwapCache<M> {
             return Compressed::Pages(stored);
         }
         let mut g = r.lock();
-        if g.back {
+        if g.is_wanted_back() {
             self.forget_stored(stored, &handles);
             self.end_writeback_unwritten(pmd, g);
             return Compressed::Wanted;
@@ -209,7 +209,7 @@ impl<M: Memory> SwapCache<M> {
         // Their slots have something older.
         self.forget_slots(pmd, &mut g, stored.minus(out.clean));
         self.note_gone(&mut g, stored);
-        if g.moving.is_empty() {
+        if g.moving().is_empty() {
             self.retire(frame, stored, g.huge);
             g.huge = false;
             self.end_writing(pmd, g);

@@ -59,7 +59,7 @@ impl Seen {
             io: g.io(),
             wp,
             present: g.present.has(page),
-            moving: g.moving.has(page),
+            moving: g.moving().has(page),
             swapped: g.swapped.has(page),
             compressed: g.compressed.has(page),
             lost: g.lost.has(page),

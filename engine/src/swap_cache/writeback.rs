@@ -28,7 +28,7 @@ impl<M: Memory> SwapCache<M> {
 
     /// The frame's pages go back to the program, but for those that have.
     fn bring_rest_back(&self, pmd: Pmd, g: &mut RangeGuard<'_>) {
-        let (frame, pages) = (Frame(g.buffer), g.moving);
+        let (frame, pages) = (Frame(g.buffer()), g.moving());
         let copied = pages.and(g.present);
         if !copied.is_empty() {
             g.huge = false;
@@ -37,10 +37,8 @@ impl<M: Memory> SwapCache<M> {
     }
 
     pub(super) fn end_writing(&self, pmd: Pmd, mut g: RangeGuard<'_>) {
-        g.moving = PageMask::EMPTY;
-        g.back = false;
-        let wanted = core::mem::take(&mut g.wanted);
-        g.set_io(IoState::Idle);
+        let wanted = g.take_wanted();
+        g.end();
         drop(g);
         if wanted {
             self.memory.wake(pmd.addr(), PMD_SIZE);
@@ -56,8 +54,7 @@ impl<M: Memory> SwapCache<M> {
             }
             IoState::Inactive => {
                 self.bring_rest_back(pmd, g);
-                g.moving = PageMask::EMPTY;
-                g.set_io(IoState::Idle);
+                g.end();
             }
             _ => {}
         }
@@ -90,11 +87,11 @@ impl<M: Memory> SwapCache<M> {
 
     /// The frame's pages are in their slots, but for the `failed` ones.
     pub(super) fn end_writeback(&self, pmd: Pmd, mut g: RangeGuard<'_>, failed: PageMask) {
-        let (frame, pages) = (Frame(g.buffer), g.moving);
+        let (frame, pages) = (Frame(g.buffer()), g.moving());
         let copied = pages.and(g.present);
         let kept = failed.minus(copied);
         let gone = pages.minus(copied).minus(kept);
-        if g.back && failed.is_empty() {
+        if g.is_wanted_back() && failed.is_empty() {
             // Nothing of it was copied: a thread that wants the whole makes the others wait for it
             // too.
             self.stats().swap_cache_hit.inc();
@@ -107,7 +104,7 @@ impl<M: Memory> SwapCache<M> {
         }
         self.note_gone(&mut g, gone);
         // Before the frame's memory goes: a core file takes what is gone from its slots.
-        g.moving = kept;
+        g.leave_frame(pages.minus(kept));
         if kept.is_empty() {
             self.retire(frame, pages, g.huge);
             g.huge = false;

@@ -218,7 +218,7 @@ impl<M: Memory> SwapCache<M> {
             }
         }
         g.compressed = g.compressed.or(stored);
-        g.moving = g.moving.minus(stored);
+        g.leave_frame(stored);
         self.enqueue(pmd, g);
         self.stats().zswpout.add(stored.count() as u64);
         stored
@@ -481,10 +481,8 @@ impl<M: Memory> SwapCache<M> {
             self.empty(frame, Left::Pieces);
             return WriteBack::Later;
         }
-        g.moving = opened;
-        g.buffer = frame.0;
         g.huge = false;
-        g.set_io(IoState::Inactive);
+        g.become_inactive(frame.0, opened);
         self.drop_compressed(pmd, &mut g, opened);
         self.zswap.admission.written_back(opened.count());
         self.stats().zswpwb.add(opened.count() as u64);

@@ -113,7 +113,8 @@ fn random_event(rng: &mut fastrand::Rng, world: &World, pages: usize) -> Event {
     let end = (page + 1 + rng.usize(..8)).min(pages);
     match rng.u8(..20) {
         0..=3 => Event::Write(page, unit),
-        4..=7 => Event::Read(page, unit),
+        4..=6 => Event::Read(page, unit),
+        7 => Event::ReadMany(0, rng.usize(..=pages)),
         8 => Event::Zero(page),
         9 => Event::WriteMany(page, end),
         10 => Event::WriteMany(0, pages),
@@ -168,6 +169,7 @@ fn random_sequences(setup: Setup, sequences: usize) {
         "thp_swpin",
         "thp_swpout",
         "thp_collapse_alloc",
+        "thp_collapse_alloc_failed",
     ];
     let folios = folios.iter().filter(|_| setup.pages == 512 && setup.mv);
     for name in COUNTED.iter().chain(compressed).chain(folios) {

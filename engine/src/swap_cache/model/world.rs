@@ -46,6 +46,8 @@ pub struct Setup {
 pub enum Event {
     Write(usize, Unit),
     Read(usize, Unit),
+    /// The program reads these, one after the other, as long as none has to be waited for.
+    ReadMany(usize, usize),
     /// The program writes to those that are there.
     WriteMany(usize, usize),
     /// The program fills the page with zeros.
@@ -253,6 +255,12 @@ impl World {
         match event {
             Event::Write(page, unit) => self.touch(page, unit, true),
             Event::Read(page, unit) => self.touch(page, unit, false),
+            Event::ReadMany(start, end) => {
+                let mut pages = start..end;
+                while let (Some(page), None) = (pages.next(), self.waiting) {
+                    self.touch(page, Unit::Pages(4), false);
+                }
+            }
             Event::WriteMany(start, end) => {
                 let there = (start..end).filter(|&page| self.at(page) == At::Page);
                 there.for_each(|page| self.write(page));
