@@ -216,3 +216,34 @@ fn random_sequences_where_nothing_can_be_moved() {
         random_sequences(setup, 100);
     }
 }
+
+/// Of an inactive folio most pages come back one by one, and then all of it: or not, where one can't be taken out again.
+#[test]
+fn a_hot_folio_comes_back_whole() {
+    for how in [None, Some(Event::DropUnseen(5))] {
+        let mut world = World::new(WHOLE);
+        let told = Tell(&mut world);
+        let begin = [
+            Event::Write(0, Unit::Whole),
+            Event::WriteMany(0, 512),
+            Event::Deactivate,
+            Event::ReadMany(0, 384),
+            Event::WriteMany(0, 4),
+        ];
+        let end = [
+            Event::Read(450, Unit::Pages(1)),
+            Event::Read(511, Unit::Whole),
+        ];
+        for event in begin.into_iter().chain(how).chain(end) {
+            told.0.happen(event);
+        }
+        let whole = told.0.counted("thp_collapse_alloc");
+        let failed = told.0.counted("thp_collapse_alloc_failed");
+        assert_eq!(
+            (whole > 0, failed > 0),
+            (how.is_none(), how.is_some()),
+            "{how:?}"
+        );
+        told.0.finish();
+    }
+}
