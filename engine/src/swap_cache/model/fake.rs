@@ -117,6 +117,15 @@ impl Fake {
         stretch.set(page, len / PAGE_SIZE, at, false);
     }
 
+    /// What is at one page of the program goes to another, by the kernel's own call.
+    pub fn carry(&self, from: usize, to: usize) {
+        assert_eq!(self.at(to), At::Nothing);
+        // SAFETY: both are pages that the test has mapped.
+        unsafe { core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, PAGE_SIZE) };
+        self.set(to, PAGE_SIZE, self.at(from));
+        self.set(from, PAGE_SIZE, At::Nothing);
+    }
+
     /// What of the frames has memory.
     pub fn frames_in_use(&self) -> usize {
         let at = self.frames.at.borrow();

@@ -18,7 +18,7 @@ const WHOLE: Setup = Setup {
 const PART: Setup = Setup { pages: 24, ..WHOLE };
 
 /// What happens in short sequences.
-const EVENTS: [Event; 16] = [
+const EVENTS: [Event; 17] = [
     Event::Write(1, Unit::Pages(1)),
     Event::Read(2, Unit::Pages(4)),
     Event::Write(9, Unit::Whole),
@@ -34,6 +34,7 @@ const EVENTS: [Event; 16] = [
     Event::ReadAhead,
     Event::SwapOff,
     Event::GoBad(2),
+    Event::MoveThereAndBack(1, 3, 1),
     Event::Refuse(Refusal::Busy, 0, 1),
 ];
 
@@ -122,7 +123,10 @@ fn random_event(rng: &mut fastrand::Rng, world: &World, pages: usize) -> Event {
         12 => Event::Leave(to),
         13 => Event::Discard(page, end),
         14 => Event::DropUnseen(page),
-        15 => Event::Settle,
+        15 => match rng.bool() {
+            true => Event::Settle,
+            false => Event::MoveThereAndBack(page, end, rng.usize(..=512 - (end - page))),
+        },
         16 => Event::ReadAhead,
         17 => match rng.bool() {
             true => Event::SwapOff,

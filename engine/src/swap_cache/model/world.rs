@@ -8,7 +8,7 @@ use crate::device::ram::RamDevice;
 use crate::device::Device;
 use crate::policy::Unit;
 use crate::sys::uffd::PageFault;
-use crate::vma::Snapshot;
+use crate::vma::{Had, Snapshot};
 use core::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -68,6 +68,8 @@ pub enum Event {
     DropUnseen(usize),
     /// A hook, or a fork, wants nothing in a frame.
     Settle,
+    /// `mremap`: pages go to a page of another range, from which on they lie there, and back.
+    MoveThereAndBack(usize, usize, usize),
     ReadAhead,
     /// The first device is swapped off, a range at a time; or is on again.
     SwapOff,
@@ -134,6 +136,18 @@ fn first_of(pages: PageMask, so: bool) -> PageMask {
     first.map_or(PageMask::EMPTY, |page| PageMask::of(page..page + 1))
 }
 
+/// What is charged for a range's tables.
+fn pages_of_tables(mut had: Had) -> i64 {
+    let tables = [
+        (Had::TAGS, 2),
+        (Had::NONCES, 1),
+        (Had::SLOTS, 1),
+        (Had::HANDLES, 1),
+    ];
+    let pages = tables.map(|(table, pages)| if had.insert(table) { 0 } else { pages });
+    pages.into_iter().sum()
+}
+
 /// A process's page of its own, with room for everything.
 fn process() -> &'static Proc {
     let page = crate::sys::mem::map_anon(Proc::BYTES).unwrap() as *const Proc;
@@ -157,17 +171,19 @@ impl World {
         let control = Writer::with_settings(settings, &[(1, 0), (1, 1)]);
         control.start_recycling();
         let charge = Charge::new(control.page(), 1, process(), -1);
-        let base = crate::sys::mem::reserve_aligned(PMD_SIZE).unwrap();
+        // A range, and one to move pages to.
+        let bytes = 2 * PMD_SIZE;
+        let base = crate::sys::mem::reserve_aligned(bytes).unwrap();
         // SAFETY: a reservation that nobody knows of.
         unsafe {
-            crate::sys::mem::mprotect(base, PMD_SIZE, libc::PROT_READ | libc::PROT_WRITE).unwrap();
+            crate::sys::mem::mprotect(base, bytes, libc::PROT_READ | libc::PROT_WRITE).unwrap();
         }
         let abilities = Abilities {
             mv: setup.mv,
             pt_reclaim: true,
             poison: true,
         };
-        let cache = SwapCache::new(Fake::new(base, 1), charge, abilities).unwrap();
+        let cache = SwapCache::new(Fake::new(base, 2), charge, abilities).unwrap();
         let frames = cache.frames.base();
         // SAFETY: ours, and the test's memory moves pages by bytes.
         unsafe {
@@ -274,6 +290,9 @@ impl World {
             Event::DropUnseen(page) => self.drop_unseen(page),
             Event::GoBad(page) => self.go_bad(page),
             Event::Settle => self.settle(),
+            Event::MoveThereAndBack(start, end, there) => {
+                self.move_there_and_back(start..end, there)
+            }
             Event::ReadAhead => self.read_ahead(),
             Event::SwapOff => self.swap_off(),
             Event::WriteBack => {
@@ -584,6 +603,34 @@ impl World {
         }
     }
 
+    fn move_there_and_back(&self, pages: core::ops::Range<usize>, there: usize) {
+        if !self.is_settled() {
+            return;
+        }
+        self.settle();
+        self.inner.blind.set(true);
+        let (here, other) = (self.inner.pmd, Pmd(self.inner.pmd.0 + 1));
+        let back = there..there + pages.len();
+        for (from, pages, to, first) in [
+            (here, pages.clone(), other, there),
+            (other, back, here, pages.start),
+        ] {
+            let shift = Shift {
+                from,
+                to,
+                pages,
+                there: first,
+            };
+            self.cache().prepare_move(&shift).unwrap();
+            for page in shift.pages.clone() {
+                let to = to.page_addr(page - shift.pages.start + first);
+                self.cache().memory.carry(from.page_addr(page), to);
+            }
+            self.cache().move_held(&shift);
+        }
+        self.inner.blind.set(false);
+    }
+
     fn read_ahead(&mut self) {
         let inner = Rc::clone(&self.inner);
         let cache = &inner.cache;
@@ -763,24 +810,20 @@ impl Inner {
         assert_eq!(s.io, IoState::Idle);
         let somewhere = s.present.or(s.swapped).or(s.compressed);
         assert!(somewhere.is_empty(), "{s:?}");
+        if let Some(other) = self.cache.ranges.get(Pmd(self.pmd.0 + 1)) {
+            let mut g = other.lock();
+            g.writable = PageMask::EMPTY;
+            assert!(g.used().is_empty(), "left behind: {:?}", g.used());
+        }
         assert_eq!(self.cache.slots.used(), 0);
         self.cache.slots.validate().unwrap();
         while self.cache.release_ready() {}
         assert_eq!(self.cache.memory.frames_in_use(), 0, "a frame leaks");
         // Tables of the range, buffers of the engine's own.
         let own = self.cache.own_pages();
-        let range = self.cache.ranges.get(self.pmd).unwrap().lock();
-        let mut had = range.tables;
-        let tables = [
-            (crate::vma::Had::TAGS, 2),
-            (crate::vma::Had::NONCES, 1),
-            (crate::vma::Had::SLOTS, 1),
-            (crate::vma::Had::HANDLES, 1),
-        ];
-        let tables: i64 = tables
-            .into_iter()
-            .map(|(t, pages)| if had.insert(t) { 0 } else { pages })
-            .sum();
+        let ranges = [self.pmd, Pmd(self.pmd.0 + 1)].map(|pmd| self.cache.ranges.get(pmd));
+        let had = ranges.into_iter().flatten().map(|r| r.lock().tables);
+        let tables: i64 = had.map(pages_of_tables).sum();
         let pool = self.cache.pool_pages() as i64;
         let now = self.cache.charge.charged() - own - tables - pool;
         assert_eq!(now, charged, "charges leak");
