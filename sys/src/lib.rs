@@ -11,6 +11,7 @@ mod arena;
 pub mod bpf;
 pub mod fd;
 pub mod futex;
+pub mod gate;
 pub mod limits;
 pub mod load;
 pub mod maps;

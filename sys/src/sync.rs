@@ -2,14 +2,10 @@
 //! no allocation. Lock order is written in docs/internals/locks.md.
 #![allow(unsafe_code)]
 
-use crate::futex::{self, Scope};
+use crate::gate;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, Ordering::*};
-
-const FREE: u32 = 0;
-const HELD: u32 = 1;
-const CONTENDED: u32 = 2;
 
 /// A lock without data, for state that lives beside it.
 #[derive(Default)]
@@ -18,51 +14,27 @@ pub struct RawLock(AtomicU32);
 
 impl RawLock {
     pub const fn new() -> Self {
-        RawLock(AtomicU32::new(FREE))
+        RawLock(AtomicU32::new(0))
     }
 
     #[inline]
     pub fn lock(&self) {
-        if self
-            .0
-            .compare_exchange(FREE, HELD, Acquire, Relaxed)
-            .is_err()
-        {
-            self.lock_slow();
-        }
+        gate::lock(&self.0);
     }
 
     #[inline]
     pub fn try_lock(&self) -> bool {
-        self.0
-            .compare_exchange(FREE, HELD, Acquire, Relaxed)
-            .is_ok()
-    }
-
-    #[cold]
-    fn lock_slow(&self) {
-        // Sections are a few microseconds long: spin a little before sleeping.
-        for _ in 0..100 {
-            core::hint::spin_loop();
-            if self.0.load(Relaxed) == FREE && self.try_lock() {
-                return;
-            }
-        }
-        while self.0.swap(CONTENDED, Acquire) != FREE {
-            futex::wait(&self.0, CONTENDED, None, Scope::Process);
-        }
+        gate::try_lock(&self.0)
     }
 
     #[inline]
     pub fn unlock(&self) {
-        if self.0.swap(FREE, Release) == CONTENDED {
-            futex::wake(&self.0, 1, Scope::Process);
-        }
+        gate::unlock(&self.0);
     }
 
     /// In a forked child, where whoever held the lock does not exist.
     pub fn reset(&self) {
-        self.0.store(FREE, Release);
+        self.0.store(0, Release);
     }
 }
 

@@ -7,7 +7,7 @@ use hugeswap_mm::{PageMask, Pmd, SlotWord, SwapPlace, PMD_NR};
 use hugeswap_policy::intake::Fills;
 use hugeswap_policy::{Credit, Hints, List, Shadow};
 use hugeswap_seal::{Nonce, Tag};
-use hugeswap_sys::futex::{self, Scope};
+use hugeswap_sys::gate;
 use hugeswap_sys::sync::RawLock;
 use hugeswap_sys::{mem, Errno};
 use hugeswap_zpool::Handle;
@@ -149,9 +149,7 @@ impl Range {
                 return g;
             }
             drop(g);
-            WAITERS.fetch_add(1, SeqCst);
-            futex::wait(&self.io, io, None, Scope::Process);
-            WAITERS.fetch_sub(1, SeqCst);
+            gate::sleep(&self.io, &WAITERS, io);
         }
     }
 }
@@ -173,10 +171,9 @@ impl RangeGuard<'_> {
 
     #[inline]
     pub(super) fn set_io(&mut self, io: IoState) {
-        // Either we see the waiter here, or it sees the new word before it sleeps.
         self.range.io.store(io as u32, SeqCst);
-        if io.is_settled() && WAITERS.load(SeqCst) > 0 {
-            futex::wake(&self.range.io, u32::MAX, Scope::Process);
+        if io.is_settled() {
+            gate::opened(&self.range.io, &WAITERS);
         }
     }
 
@@ -189,8 +186,8 @@ impl RangeGuard<'_> {
     /// The end of `hold`; false if the range was not held.
     pub fn let_go(&mut self) -> bool {
         let was = self.range.io.fetch_and(!HELD, SeqCst);
-        if was & HELD != 0 && WAITERS.load(SeqCst) > 0 {
-            futex::wake(&self.range.io, u32::MAX, Scope::Process);
+        if was & HELD != 0 {
+            gate::opened(&self.range.io, &WAITERS);
         }
         was & HELD != 0
     }
