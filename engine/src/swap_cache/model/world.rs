@@ -39,6 +39,8 @@ pub struct Setup {
     pub compress: u32,
     /// Pages can be moved; else they are copied.
     pub mv: bool,
+    /// There are two devices, or none.
+    pub devices: bool,
 }
 
 /// Something that happens.
@@ -168,7 +170,14 @@ impl World {
             },
             ..Settings::default()
         };
-        let control = Writer::with_settings(settings, &[(1, 0), (1, 1)]);
+        let control = Writer::with_settings(
+            settings,
+            if setup.devices {
+                &[(1, 0), (1, 1)]
+            } else {
+                &[]
+            },
+        );
         control.start_recycling();
         let charge = Charge::new(control.page(), 1, process(), -1);
         // A range, and one to move pages to.
@@ -195,7 +204,10 @@ impl World {
             memory.grow(crate::control::SEGMENT_BYTES).unwrap();
             Box::new(memory) as Box<dyn Device>
         };
-        let devices = vec![disk(), disk()];
+        let devices = match setup.devices {
+            true => vec![disk(), disk()],
+            false => vec![],
+        };
         let pmd = Pmd::of(base);
         cache.ranges.get_or_map(pmd).unwrap().lock().writable = PageMask::of(0..setup.pages);
         let inner = Rc::new(Inner {
@@ -249,7 +261,7 @@ impl World {
         let (cache, p) = (&inner.cache, inner.cache.charge.proc());
         for _ in 0..4 {
             cache.slots.prepare(&cache.charge, &self.devices);
-            for d in 0..2 {
+            for d in 0..self.devices.len() {
                 if let Some(wish) = p.wish(d) {
                     let all = Grant {
                         segment: 0,
@@ -656,6 +668,9 @@ impl World {
         let inner = Rc::clone(&self.inner);
         let cache = &inner.cache;
         let mut first = DeviceSet::default();
+        if self.devices.is_empty() {
+            return;
+        }
         if cache.slots.leaving().is_empty() {
             first.add(0);
         }
