@@ -316,6 +316,11 @@ fn one_round(
         }
         results
     });
+    summed(results)
+}
+
+/// What all threads have done, and the time from the first one's start to the last one's end.
+fn summed(results: Vec<io::Result<(Done, Instant, Instant)>>) -> io::Result<(Done, Duration)> {
     let mut sum = Done::default();
     let mut times: Option<(Instant, Instant)> = None;
     for result in results {

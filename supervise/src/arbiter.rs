@@ -52,8 +52,6 @@ impl Arbiter {
         let procs: Vec<_> = processes.present().collect();
         self.faults
             .retain(|id, _| procs.iter().any(|(i, _)| i == id));
-        // A process can write its limit too: no more than all there is is believed.
-        let limit_of = |m: &Member| m.page().limit_pages.load(Acquire).clamp(0, limit);
         // Questions first: the answers are to what is divided now.
         let questions: Vec<_> = procs.iter().map(|(_, m)| m.page().question()).collect();
         let wants: Vec<Want> = procs
@@ -66,38 +64,18 @@ impl Arbiter {
                 group: m.group,
             })
             .collect();
+        let members: Vec<&Member> = procs.iter().map(|&(_, m)| m).collect();
         let targets = shares(groups, &wants);
         // Lower first.
-        for (&(_, m), &t) in procs.iter().zip(&targets) {
+        for (m, &t) in members.iter().zip(&targets) {
             if m.page().limit_pages.load(Acquire) > t {
                 set_limit(m.page(), t);
             }
         }
-        let held = procs
-            .iter()
-            .map(|&(_, m)| (m.group, limit_of(m).max(m.charged())));
-        let mut free: Vec<i64> = groups
-            .sums(held)
-            .into_iter()
-            .zip(0..)
-            .map(|(held, group)| groups.pages(group) - held)
-            .collect();
-        let mut waiting = false;
-        for (&(_, m), &t) in procs.iter().zip(&targets) {
-            let now = limit_of(m);
-            if now < t {
-                // What it holds above its limit is counted as held already.
-                let base = now.max(m.charged());
-                let most = groups.line(m.group).map(|g| free[g].max(0)).min();
-                let more = (t - base).min(most.unwrap_or(0)).max(0);
-                groups.line(m.group).for_each(|g| free[g] -= more);
-                set_limit(m.page(), base.min(t) + more);
-                waiting |= base.min(t) + more < t;
-            }
-        }
-        for ((&(_, m), question), &t) in procs.iter().zip(questions).zip(&targets) {
+        let waiting = raise(groups, limit, &members, &targets);
+        for ((m, question), &t) in members.iter().zip(questions).zip(&targets) {
             if let Some(question) = question {
-                let more = match limit_of(m) < t {
+                let more = match limit_of(m, limit) < t {
                     true => More::ToCome,
                     false => More::HasAll,
                 };
@@ -108,6 +86,38 @@ impl Arbiter {
         }
         waiting
     }
+}
+
+/// A process can write its limit too: no more than all there is (`most`) is believed.
+fn limit_of(m: &Member, most: i64) -> i64 {
+    m.page().limit_pages.load(Acquire).clamp(0, most)
+}
+
+/// Raises limits towards the targets, out of what nobody holds. True if a process must wait for its target.
+fn raise(groups: &Groups, limit: i64, members: &[&Member], targets: &[i64]) -> bool {
+    let held = members
+        .iter()
+        .map(|m| (m.group, limit_of(m, limit).max(m.charged())));
+    let mut free: Vec<i64> = groups
+        .sums(held)
+        .into_iter()
+        .zip(0..)
+        .map(|(held, group)| groups.pages(group) - held)
+        .collect();
+    let mut waiting = false;
+    for (m, &t) in members.iter().zip(targets) {
+        let now = limit_of(m, limit);
+        if now < t {
+            // What it holds above its limit is counted as held already.
+            let base = now.max(m.charged());
+            let most = groups.line(m.group).map(|g| free[g].max(0)).min();
+            let more = (t - base).min(most.unwrap_or(0)).max(0);
+            groups.line(m.group).for_each(|g| free[g] -= more);
+            set_limit(m.page(), base.min(t) + more);
+            waiting |= base.min(t) + more < t;
+        }
+    }
+    waiting
 }
 
 /// Whether the process has had no faults for a while.

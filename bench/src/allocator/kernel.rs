@@ -58,14 +58,9 @@ pub fn run(
         true => Some(Region::new(MEM2, libc::MADV_NOHUGEPAGE)?),
         false => None,
     };
-    mem1.write(0, MEM1, 0x11);
-    if let Some(mem2) = &mem2 {
-        mem2.write(0, MEM2, 0x11);
-    }
-    mem1.page_out()?;
-    if let Some(mem2) = &mem2 {
-        mem2.page_out()?;
-    }
+    let memory = Memory { mem1, mem2 };
+    memory.fill();
+    memory.page_out()?;
     let unit = match config.aligned_swapin {
         true => FOLIO,
         false => PAGE_SIZE,
@@ -77,27 +72,12 @@ pub fn run(
         if base_swapin {
             write(&folios[0].path, "never")?;
         }
-        for _ in 0..(16 << 20) / unit {
-            mem1.write(rand.next() % (MEM1 / unit) * unit, unit, 0x11);
-        }
+        memory.swap_in(&mut rand, unit);
         if base_swapin {
             write(&folios[0].path, "always")?;
         }
-        for _ in 0..256 {
-            let at = rand.next() % (MEM1 / FOLIO) * FOLIO;
-            mem1.drop_pages(at, FOLIO)?;
-            mem1.write(at, FOLIO, 0x11);
-        }
-        if let Some(mem2) = &mem2 {
-            for _ in 0..256 {
-                let at = rand.next() % (MEM2 / PAGE_SIZE) * PAGE_SIZE;
-                mem2.write(at, PAGE_SIZE, 0x11);
-            }
-        }
-        mem1.page_out()?;
-        if let Some(mem2) = &mem2 {
-            mem2.page_out()?;
-        }
+        memory.make_anew(&mut rand)?;
+        memory.page_out()?;
         done.push(Iteration {
             swpout: counter("swpout")? - swpout,
             fallback: counter("swpout_fallback")? - fallback,
@@ -105,6 +85,50 @@ pub fn run(
         });
     }
     Ok(done)
+}
+
+/// The test's memory: large folios, and beside them small ones if the test has any.
+struct Memory {
+    mem1: Region,
+    mem2: Option<Region>,
+}
+
+impl Memory {
+    fn fill(&self) {
+        self.mem1.write(0, MEM1, 0x11);
+        if let Some(mem2) = &self.mem2 {
+            mem2.write(0, MEM2, 0x11);
+        }
+    }
+
+    fn page_out(&self) -> Result<(), String> {
+        self.mem1.page_out()?;
+        self.mem2.as_ref().map_or(Ok(()), Region::page_out)
+    }
+
+    /// Writes 16 MiB of large folios, in units at random places.
+    fn swap_in(&self, rand: &mut Rand, unit: usize) {
+        for _ in 0..(16 << 20) / unit {
+            self.mem1
+                .write(rand.next() % (MEM1 / unit) * unit, unit, 0x11);
+        }
+    }
+
+    /// Drops large folios and writes them anew; then writes small ones.
+    fn make_anew(&self, rand: &mut Rand) -> Result<(), String> {
+        for _ in 0..256 {
+            let at = rand.next() % (MEM1 / FOLIO) * FOLIO;
+            self.mem1.drop_pages(at, FOLIO)?;
+            self.mem1.write(at, FOLIO, 0x11);
+        }
+        if let Some(mem2) = &self.mem2 {
+            for _ in 0..256 {
+                let at = rand.next() % (MEM2 / PAGE_SIZE) * PAGE_SIZE;
+                mem2.write(at, PAGE_SIZE, 0x11);
+            }
+        }
+        Ok(())
+    }
 }
 
 fn counter(name: &str) -> Result<u64, String> {

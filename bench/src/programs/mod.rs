@@ -101,18 +101,22 @@ pub fn compare(
             Err(left_out) => document.left_out.push(left_out),
         }
     }
-    if document.programs.is_empty() {
-        let reasons: Vec<String> = document.left_out.iter().map(ToString::to_string).collect();
-        let install = match document.left_out.iter().any(|l| l.installable) {
-            true => " (--install installs what is missing)",
-            false => "",
-        };
-        return Err(Error::Usage(format!(
-            "there is nothing to measure: {}{install}",
-            reasons.join("; ")
-        )));
+    match document.programs.is_empty() {
+        true => Err(nothing_to_measure(&document.left_out)),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+fn nothing_to_measure(left_out: &[LeftOut]) -> Error {
+    let reasons: Vec<String> = left_out.iter().map(ToString::to_string).collect();
+    let install = match left_out.iter().any(|l| l.installable) {
+        true => " (--install installs what is missing)",
+        false => "",
+    };
+    Error::Usage(format!(
+        "there is nothing to measure: {}{install}",
+        reasons.join("; ")
+    ))
 }
 
 /// The kernel's sides that can be measured here. What was asked for and can't be, is an error.
@@ -198,6 +202,97 @@ impl Place {
     }
 }
 
+/// One side of the comparison: its name in the table, where it swaps, and what it may have.
+struct Contender<'a> {
+    name: String,
+    device: Device,
+    grant: Grant<'a>,
+}
+
+/// What the sides with a limit swap to.
+struct Backings {
+    swap: SwapSpec,
+    disk: Backing,
+    zram: Backing,
+    zswap: Backing,
+}
+
+impl Backings {
+    fn new(place: &Place) -> Backings {
+        let disk = place.disk.clone();
+        let zswap = match &disk {
+            Backing::File(dir) => Backing::Zswap(dir.clone()),
+            other => other.clone(),
+        };
+        Backings {
+            swap: place.swap.clone(),
+            zram: Backing::Zram { every_size: false },
+            disk,
+            zswap,
+        }
+    }
+
+    /// The sides with a limit, in the table's order. `limit`: bytes of memory; `room`: bytes of swap.
+    fn sides<'a>(
+        &'a self,
+        args: &'a ProgramsArgs,
+        kernels: &[Kernel],
+        limit: u64,
+        room: u64,
+    ) -> Vec<Contender<'a>> {
+        let hugeswap = |name: String, compress| Contender {
+            name,
+            device: Device::Disk,
+            grant: Grant {
+                group: limit,
+                or_none: false,
+                side: Side::Hugeswap {
+                    memory: Size::from_bytes(limit - MARGIN),
+                    swap: &self.swap,
+                    room,
+                    first: None,
+                    compress,
+                },
+            },
+        };
+        let mut sides = vec![hugeswap("hugeswap".to_owned(), None)];
+        if let Some(share) = &args.compress {
+            sides.push(hugeswap(
+                format!("hugeswap --compress {share}"),
+                Some(share),
+            ));
+        }
+        sides.extend(
+            kernels
+                .iter()
+                .map(|&kernel| self.of_kernel(kernel, limit, room)),
+        );
+        sides
+    }
+
+    fn of_kernel(&self, kernel: Kernel, limit: u64, room: u64) -> Contender<'_> {
+        let pool = (limit as f64 * POOL) as u64;
+        let (backing, group, swaps) = match kernel {
+            Kernel::File => (&self.disk, limit, vec![(&self.disk, room)]),
+            Kernel::Zram => (
+                &self.zram,
+                limit - pool,
+                vec![(&self.disk, room), (&self.zram, 2 * pool)],
+            ),
+            Kernel::Zswap => (&self.zswap, limit, vec![(&self.zswap, room)]),
+        };
+        Contender {
+            name: backing.to_string(),
+            device: Device::of(kernel),
+            grant: Grant {
+                group,
+                or_none: false,
+                side: Side::Kernel(swaps),
+            },
+        }
+    }
+}
+
 struct Bench<'a> {
     args: &'a ProgramsArgs,
     place: Place,
@@ -238,66 +333,45 @@ impl Bench<'_> {
         }
         let need = first.anonymous;
         let limit = ((need as f64 * self.args.share) as u64).max(LEAST_LIMIT) / MIB * MIB;
+        let backings = Backings::new(&self.place);
+        let mut sides = vec![Contender {
+            name: "no limit".to_owned(),
+            device: Device::None,
+            grant: plain,
+        }];
+        sides.extend(backings.sides(self.args, &self.kernels, limit, 3 * need + GIB));
+        let runs = self.measure(program, &dir, first, &sides, stop)?;
+        let columns = sides
+            .into_iter()
+            .zip(runs)
+            .map(|(side, runs)| Column::of(side.name, side.device, runs));
+        Ok(Ok(Row::of(program, need, limit, columns.collect())))
+    }
+
+    /// Runs the program on all sides in turn. `first`, without a limit, is the first side's first run;
+    /// all others must print what it printed.
+    fn measure(
+        &mut self,
+        program: &Program,
+        dir: &Path,
+        first: Run,
+        sides: &[Contender<'_>],
+        stop: &Interrupt,
+    ) -> Result<Vec<Vec<Run>>, Error> {
         let timeout = match self.args.timeout {
             Some(seconds) => Duration::from_secs(seconds),
             None => Duration::from_secs_f64((12.0 * first.seconds).max(120.0)),
         };
         let want = first.output.clone();
-        let room = 3 * need + GIB;
-        let disk = self.place.disk.clone();
-        let zram = Backing::Zram { every_size: false };
-        let zswap = match &disk {
-            Backing::File(dir) => Backing::Zswap(dir.clone()),
-            other => other.clone(),
-        };
-        let swap = self.place.swap.clone();
-        let hugeswap = |compress| Grant {
-            group: limit,
-            or_none: false,
-            side: Side::Hugeswap {
-                memory: Size::from_bytes(limit - MARGIN),
-                swap: &swap,
-                room,
-                first: None,
-                compress,
-            },
-        };
-        let mut sides = vec![
-            ("no limit".to_owned(), Device::None, plain),
-            ("hugeswap".to_owned(), Device::Disk, hugeswap(None)),
-        ];
-        if let Some(share) = &self.args.compress {
-            let name = format!("hugeswap --compress {share}");
-            sides.push((name, Device::Disk, hugeswap(Some(share))));
-        }
-        for kernel in &self.kernels {
-            let pool = (limit as f64 * POOL) as u64;
-            let (name, group, swaps) = match kernel {
-                Kernel::File => (disk.to_string(), limit, vec![(&disk, room)]),
-                Kernel::Zram => (
-                    zram.to_string(),
-                    limit - pool,
-                    vec![(&disk, room), (&zram, 2 * pool)],
-                ),
-                Kernel::Zswap => (zswap.to_string(), limit, vec![(&zswap, room)]),
-            };
-            let side = Side::Kernel(swaps);
-            let grant = Grant {
-                group,
-                or_none: false,
-                side,
-            };
-            sides.push((name, Device::of(*kernel), grant));
-        }
         let mut runs: Vec<Vec<Run>> = vec![Vec::new(); sides.len()];
         runs[0].push(first);
         for run in 1..=self.args.runs {
-            for ((name, _, grant), runs) in sides.iter().zip(&mut runs) {
+            for (Contender { name, grant, .. }, runs) in sides.iter().zip(&mut runs) {
                 if runs.len() == run as usize {
                     continue;
                 }
                 let heading = format!("{}, run {run} of {}: {name}", program.name, self.args.runs);
-                let run = self.once(program, &dir, grant, &[], Some(timeout), &heading, stop)?;
+                let run = self.once(program, dir, grant, &[], Some(timeout), &heading, stop)?;
                 if let Some(message) = &run.message {
                     self.progress.clear();
                     errln!("hugeswap: {heading}: {message}");
@@ -311,11 +385,7 @@ impl Bench<'_> {
                 runs.push(run);
             }
         }
-        let columns = sides
-            .into_iter()
-            .zip(runs)
-            .map(|((name, device, _), runs)| Column::of(name, device, runs));
-        Ok(Ok(Row::of(program, need, limit, columns.collect())))
+        Ok(runs)
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -381,11 +451,7 @@ impl Bench<'_> {
         let mut seconds = start.elapsed().as_secs_f64();
         let usage = arena.usage();
         let (output, end, message) = match result {
-            Err(Error::TooLong) => {
-                // A program that swaps takes a while to die.
-                seconds = timeout.map_or(seconds, |timeout| timeout.as_secs_f64());
-                (String::new(), End::TooLong, None)
-            }
+            Err(Error::TooLong) => (String::new(), End::TooLong, None),
             Err(err) => return Err(err),
             Ok((output, _)) if usage.oom_kills > 0 => (output, End::Killed, None),
             Ok((output, status)) if !status.success() => (
@@ -395,6 +461,10 @@ impl Bench<'_> {
             ),
             Ok((output, _)) => (output, End::Done, None),
         };
+        if let (End::TooLong, Some(timeout)) = (end, timeout) {
+            // A program that swaps takes a while to die.
+            seconds = timeout.as_secs_f64();
+        }
         Ok(Run {
             seconds,
             end,

@@ -344,6 +344,17 @@ pub fn uring(w: &mut World, r: &mut Rng) {
         }
         wanted += 1;
     }
+    complete(&mut ring, wanted);
+    if write {
+        pread_all(w.file, scratch, len, "pread to scratch");
+        w.compare(p, "through io_uring");
+    } else {
+        w.check(p);
+    }
+}
+
+/// Waits for all requests; each must have done as many bytes as its user data says.
+fn complete(ring: &mut io_uring::IoUring, wanted: usize) {
     let mut done = 0;
     while done < wanted {
         if let Err(e) = ring.submit_and_wait(wanted - done) {
@@ -361,12 +372,6 @@ pub fn uring(w: &mut World, r: &mut Rng) {
             }
             done += 1;
         }
-    }
-    if write {
-        pread_all(w.file, scratch, len, "pread to scratch");
-        w.compare(p, "through io_uring");
-    } else {
-        w.check(p);
     }
 }
 

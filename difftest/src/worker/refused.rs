@@ -160,6 +160,18 @@ fn drop_all(w: &mut World, p: Part) {
     });
 }
 
+/// Up to four, without those that are locked.
+fn parts_to_advise(w: &mut World, r: &mut Rng) -> Option<Vec<Part>> {
+    let mut parts = Vec::new();
+    for _ in 0..1 + r.below(4) {
+        let p = w.part(r)?;
+        if w.shadow().all(p, |g| g.flags & LOCKED == 0) {
+            parts.push(p);
+        }
+    }
+    Some(parts)
+}
+
 /// Several parts at once; sometimes with one at the end that can't be.
 pub fn process_madvise(w: &mut World, r: &mut Rng) {
     const MADV_COLD: i32 = 20;
@@ -172,13 +184,9 @@ pub fn process_madvise(w: &mut World, r: &mut Rng) {
         MADV_COLD,
         MADV_PAGEOUT,
     ][r.below(6)];
-    let mut parts = Vec::new();
-    for _ in 0..1 + r.below(4) {
-        let Some(p) = w.part(r) else { return };
-        if w.shadow().all(p, |g| g.flags & LOCKED == 0) {
-            parts.push(p);
-        }
-    }
+    let Some(parts) = parts_to_advise(w, r) else {
+        return;
+    };
     let mut list: Vec<[usize; 2]> = Vec::new();
     for &p in &parts {
         list.push([w.shadow().addr(p), p.count * PAGE]);

@@ -80,16 +80,8 @@ pub fn fork_meanwhile(w: &mut World, r: &mut Rng) {
         if pid == 0 {
             for i in 0..p.count {
                 // SAFETY: mapped; nobody else is there.
-                let words: Vec<u64> = (0..PAGE / 8)
-                    .map(|k| unsafe { (*word(i, k)).load(Relaxed) })
-                    .collect();
-                let (first, end) = (words[0], words[PAGE / 8 - 1]);
-                let falls = words.windows(2).filter(|p| p[0] != p[1]).count();
-                if first < 2 || first - end > 1 || falls as u64 != first - end {
-                    fail_with(format_args!(
-                        "page {i} in the child is of several moments: {first} to {end}"
-                    ));
-                }
+                let load = |k| unsafe { (*word(i, k)).load(Relaxed) };
+                must_be_of_one_moment(i, load);
             }
             // SAFETY: ends the process.
             unsafe { libc::_exit(0) };
@@ -116,6 +108,18 @@ pub fn fork_meanwhile(w: &mut World, r: &mut Rng) {
         }
     }
     w.write(r, p);
+}
+
+/// The writer goes through a page from its beginning, so that it has at most two values, the larger one first.
+fn must_be_of_one_moment(page: usize, load: impl Fn(usize) -> u64) {
+    let words: Vec<u64> = (0..PAGE / 8).map(load).collect();
+    let (first, end) = (words[0], words[PAGE / 8 - 1]);
+    let falls = words.windows(2).filter(|p| p[0] != p[1]).count();
+    if first < 2 || first - end > 1 || falls as u64 != first - end {
+        fail_with(format_args!(
+            "page {page} in the child is of several moments: {first} to {end}"
+        ));
+    }
 }
 
 static RUNS: AtomicU32 = AtomicU32::new(0);

@@ -4,7 +4,7 @@ use std::io;
 
 use super::{found, Daemon};
 use crate::machine::Machine;
-use crate::page::{Block, BATCH_BLOCKS, BLOCK_PAGES};
+use crate::page::{Block, FileId, BATCH_BLOCKS, BLOCK_PAGES};
 use crate::place::sum_where;
 use crate::tiers::Route;
 
@@ -31,52 +31,62 @@ impl<M: Machine> Daemon<M> {
             let Some((id, file, first)) = self.walk(true) else {
                 break;
             };
-            let at = self.now();
-            let base = first / BLOCK_PAGES;
-            let cold: Vec<u64> = (0..BATCH_BLOCKS)
-                .filter(|index| {
-                    let block = Block {
-                        file: id,
-                        index: base + index,
-                    };
-                    self.policy.cold(block, heat, at)
-                })
-                .collect();
-            if cold.is_empty() {
-                continue;
-            }
-            let wanted = found::pages_of(&cold, 0);
-            let Some((window, nodes)) = self.look(&file, first, &wanted) else {
-                continue;
-            };
-            self.stats.disk_reads += self.machine.disk_reads(&window);
-            let pages = found::on(&nodes, route.to);
-            let folios = self.machine.folios(&window, &pages);
-            let needed: u64 = folios.iter().map(|folio| folio.pages).sum();
-            if needed == 0 {
-                continue;
-            }
-            if needed >= WORTH_IT {
-                self.cold.worth_it();
-            }
-            if needed > self.policy.rate.room(at) || needed > self.room(route.from, at) {
-                break;
-            }
-            let moved = self.migrate(&window, &folios, route.from)?;
-            let pages = sum_where(&folios, &moved);
-            demoted += pages;
-            self.stats.pgdemote_proactive += pages;
-            for index in cold {
-                let block = Block {
-                    file: id,
-                    index: base + index,
-                };
-                self.policy.demoted(block, self.now());
+            match self.demote_window(id, &file, first, route, heat)? {
+                Some(pages) => demoted += pages,
+                None => break,
             }
         }
         for room in self.room.values_mut() {
             room.forget();
         }
         Ok(())
+    }
+
+    /// Moves what is cold of the window that begins with the page `first`. Says how many pages were moved;
+    /// `None` if the slow node or the rate limit has no room for them.
+    fn demote_window(
+        &mut self,
+        id: FileId,
+        file: &M::File,
+        first: u64,
+        route: Route,
+        heat: u16,
+    ) -> io::Result<Option<u64>> {
+        let at = self.now();
+        let base = first / BLOCK_PAGES;
+        let block = |index: u64| Block {
+            file: id,
+            index: base + index,
+        };
+        let cold: Vec<u64> = (0..BATCH_BLOCKS)
+            .filter(|&index| self.policy.cold(block(index), heat, at))
+            .collect();
+        if cold.is_empty() {
+            return Ok(Some(0));
+        }
+        let wanted = found::pages_of(&cold, 0);
+        let Some((window, nodes)) = self.look(file, first, &wanted) else {
+            return Ok(Some(0));
+        };
+        self.stats.disk_reads += self.machine.disk_reads(&window);
+        let pages = found::on(&nodes, route.to);
+        let folios = self.machine.folios(&window, &pages);
+        let needed: u64 = folios.iter().map(|folio| folio.pages).sum();
+        if needed == 0 {
+            return Ok(Some(0));
+        }
+        if needed >= WORTH_IT {
+            self.cold.worth_it();
+        }
+        if needed > self.policy.rate.room(at) || needed > self.room(route.from, at) {
+            return Ok(None);
+        }
+        let moved = self.migrate(&window, &folios, route.from)?;
+        let pages = sum_where(&folios, &moved);
+        self.stats.pgdemote_proactive += pages;
+        for index in cold {
+            self.policy.demoted(block(index), self.now());
+        }
+        Ok(Some(pages))
     }
 }

@@ -108,10 +108,8 @@ impl Run {
         let mut next_stats = Instant::now() + Duration::from_secs(1);
         let mut ended_reported = None;
         let mut stays = true;
-        let mut cores = {
-            let mode = self.control.settings.seal_mode();
-            Cores::new(mode, self.processes.bell(), plan.args.verbose)
-        };
+        let mode = self.control.settings.seal_mode();
+        let mut cores = Cores::new(mode, self.processes.bell(), plan.args.verbose);
         let mut arbiter = Arbiter::new(!self.devices.is_empty());
         self.processes.groups.set_run(pages(self.limit));
         let mut usages: Vec<Usage> = self.usages();
@@ -145,12 +143,17 @@ impl Run {
                 return 0;
             }
             let leaving = usages.iter().any(|u| u.phase == Phase::Leaving);
-            let soon = pressed || leaving || self.processes.are_settling();
-            self.processes.wait(match soon {
+            self.rest(pressed || leaving);
+        }
+    }
+
+    /// Until something happens, or it is time to look again. `soon`: somebody waits for what is done here.
+    fn rest(&mut self, soon: bool) {
+        self.processes
+            .wait(match soon || self.processes.are_settling() {
                 true => LOOK_SOON,
                 false => self.outside.rests().clamp(LOOK_SOON, LOOK),
             });
-        }
     }
 
     /// What processes wait for, and what the dead have left.

@@ -60,21 +60,14 @@ pub(super) fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     let pages = Pages::default();
     let (address, secret) = (door.address.clone(), door.secret);
     let mark = Mark::new(&address);
-    let sizes = control.devices().iter().map(DeviceEntry::segments);
-    let shares = devices.iter().map(|d| d.shares);
-    let swap = Swap::new(Owners::new(sizes.zip(shares)));
+    let swap = Swap::new(owners(control, &devices));
     let shared = (control, orders);
     let mut processes = Processes::new(shared, Arc::clone(&swap), door, handed, Arc::clone(&pages))
-        .map_err(|e| match tasks::is_refusal(&e) {
-            true => tasks::refused(e),
-            false => ours("programs could not reach the supervisor", e),
-        })?;
+        .map_err(unreachable)?;
     if let Some(path) = &args.record_faults {
         processes.record_to(fault_file::open(path)?);
     }
-    let ram = devices.iter().filter(|d| d.kind != devices::Kind::File);
-    let ram = copies(ram.map(|d| &d.fd))?;
-    let outside = Outside::new(plan.memory.bytes, ram.into_iter().map(File::from).collect());
+    let outside = Outside::new(plan.memory.bytes, files_of_ram(&devices)?);
     let stats = args.stats_json.as_deref().and_then(StatsFile::open);
     let latency = idle_latency(args);
     // The first process would wait for ever for others to give some back.
@@ -108,6 +101,27 @@ pub(super) fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
 
 fn ours(what: &str, e: io::Error) -> Failure {
     Failure::ours(format!("{what}: {e}"))
+}
+
+fn unreachable(e: io::Error) -> Failure {
+    match tasks::is_refusal(&e) {
+        true => tasks::refused(e),
+        false => ours("programs could not reach the supervisor", e),
+    }
+}
+
+/// Nobody has anything of the devices yet.
+fn owners(control: Writer, devices: &[devices::Opened]) -> Owners {
+    let sizes = control.devices().iter().map(DeviceEntry::segments);
+    let shares = devices.iter().map(|d| d.shares);
+    Owners::new(sizes.zip(shares))
+}
+
+/// Of the devices that are memory.
+fn files_of_ram(devices: &[devices::Opened]) -> Result<Vec<File>, Failure> {
+    let ram = devices.iter().filter(|d| d.kind != devices::Kind::File);
+    let files = copies(ram.map(|d| &d.fd))?;
+    Ok(files.into_iter().map(File::from).collect())
 }
 
 /// What the command line says of them.
