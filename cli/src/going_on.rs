@@ -1,6 +1,7 @@
 //! A run that is going on, found from outside: by its supervisor's descriptors.
 
 use std::fs::{self, File};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -135,14 +136,14 @@ fn supervisor_of(file: &Path) -> Option<u32> {
 
 fn open(files: &Files) -> Result<Run, String> {
     let failed = |what: &dyn std::fmt::Display| format!("can't reach the run: {what}");
-    let open = |path: &Path, write: bool, bytes: usize| {
-        let file = File::options().read(true).write(write).open(path);
+    let checked = |file: io::Result<File>, bytes: usize| {
         let file = file.map_err(|e| failed(&e))?;
         let len = file.metadata().map_err(|e| failed(&e))?.len();
         Ok::<_, String>((len == bytes as u64).then_some(file))
     };
-    let control = open(&files.control, false, Control::BYTES)?;
-    let orders = open(&files.orders, true, Orders::BYTES)?;
+    let control = checked(File::open(&files.control), Control::BYTES)?;
+    let orders = File::options().read(true).write(true).open(&files.orders);
+    let orders = checked(orders, Orders::BYTES)?;
     let mapped = control.zip(orders).and_then(|(c, o)| map(&c, &o));
     match mapped.filter(|(c, o)| c.is_valid() && o.is_valid()) {
         Some((control, orders)) => Ok(Run {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use hugeswap_device::file::{FileDevice, Options, Via};
 use hugeswap_device::ram::RamDevice;
-use hugeswap_device::{Device, Op, Request};
+use hugeswap_device::{Device, Op, Request, Until};
 
 const PMD: usize = 2 << 20;
 
@@ -55,7 +55,7 @@ fn measure(device: &dyn Device, op: Op, len: usize, depth: u32, random: bool, ti
             // SAFETY: the memory is never freed and each part has one request.
             unsafe { queue.submit(req) }.expect("room");
         }
-        queue.reap(true, &mut |completion| {
+        queue.reap(Until::OneEnded, &mut |completion| {
             completion.result.expect("transferred");
             latencies.push(started[completion.tag as usize].elapsed());
             free.push(completion.tag as usize);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::transfer::{Answer, Inject};
 use super::{
-    os, Completion, Counters, Device, DeviceError, IoError, Op, Queue, QueueFull, Request,
+    os, Completion, Counters, Device, DeviceError, IoError, Op, Queue, QueueFull, Request, Until,
 };
 use hugeswap_mm::PAGE_SIZE;
 
@@ -219,10 +219,10 @@ struct FaultyQueue {
 }
 
 impl FaultyQueue {
-    fn collect(&mut self, wait: bool) {
+    fn collect(&mut self, until: Until) {
         let held = &mut self.held;
         self.inner
-            .reap(wait, &mut |completion| held.push(completion));
+            .reap(until, &mut |completion| held.push(completion));
     }
 
     fn take(&mut self) -> Option<Completion> {
@@ -268,10 +268,13 @@ impl Queue for FaultyQueue {
         self.inner.kick();
     }
 
-    fn reap(&mut self, wait: bool, f: &mut dyn FnMut(Completion)) {
-        self.collect(wait && self.held.is_empty());
+    fn reap(&mut self, until: Until, f: &mut dyn FnMut(Completion)) {
+        self.collect(match self.held.is_empty() {
+            true => until,
+            false => Until::Now,
+        });
         let mut hand_out = self.held.len().saturating_sub(self.state.plan.hold);
-        if hand_out == 0 && (wait || self.inner.in_flight() == 0) {
+        if hand_out == 0 && (until == Until::OneEnded || self.inner.in_flight() == 0) {
             hand_out = 1;
         }
         for _ in 0..hand_out {

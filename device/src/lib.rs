@@ -145,6 +145,15 @@ pub trait Device: Send + Sync {
     }
 }
 
+/// How long [`Queue::reap`] looks for requests that have ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Until {
+    /// Without waiting.
+    Now,
+    /// Asleep, if none has and some are in flight.
+    OneEnded,
+}
+
 /// One thread's requests to a device. Dropping it waits for those in flight.
 pub trait Queue: Send {
     /// Accepts a request, or refuses it when `depth` requests have not been reaped yet. May
@@ -175,9 +184,8 @@ pub trait Queue: Send {
     /// the next [`reap`](Self::reap).
     fn kick(&mut self);
 
-    /// Calls `f` for each finished request. With `wait`, and if anything is in flight, blocks
-    /// until there is at least one.
-    fn reap(&mut self, wait: bool, f: &mut dyn FnMut(Completion));
+    /// Calls `f` for each finished request.
+    fn reap(&mut self, until: Until, f: &mut dyn FnMut(Completion));
 
     /// Requests submitted and not yet reaped.
     fn in_flight(&self) -> u32;

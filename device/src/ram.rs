@@ -15,6 +15,7 @@ use super::inline::Finished;
 use super::os::{self, Errno};
 use super::{
     Completion, Counters, Device, DeviceError, IoError, Op, OpenError, Queue, QueueFull, Request,
+    Until,
 };
 use hugeswap_mm::{PAGE_SIZE, PMD_SIZE};
 use hugeswap_page_copy as copy;
@@ -29,11 +30,20 @@ pub enum OnDiscard {
     Keep,
 }
 
+/// Whose memory file it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// Made here.
+    Own,
+    /// Given from outside.
+    Given,
+}
+
 /// Memory as a swap device.
 pub struct RamDevice {
     store: Arc<Store>,
     fd: GuardedFd,
-    given: bool,
+    origin: Origin,
     on_discard: OnDiscard,
 }
 
@@ -58,7 +68,7 @@ impl RamDevice {
     pub fn new(max_bytes: u64) -> Result<Self, OpenError> {
         let fd = os::memfd(c"hugeswap-ram").map_err(|errno| failed("create", errno))?;
         // SAFETY: at no address of ours.
-        let device = unsafe { Self::map(fd, max_bytes, OnDiscard::Free, false, 0) }?;
+        let device = unsafe { Self::map(fd, max_bytes, OnDiscard::Free, Origin::Own, 0) }?;
         device.store.capacity.store(0, Ordering::Release);
         Ok(device)
     }
@@ -68,7 +78,7 @@ impl RamDevice {
     /// is enforced where the descriptor allows (file seals).
     pub fn from_fd(fd: OwnedFd, max_bytes: u64, on_discard: OnDiscard) -> Result<Self, OpenError> {
         // SAFETY: at no address of ours.
-        unsafe { Self::map(fd, max_bytes, on_discard, true, 0) }
+        unsafe { Self::map(fd, max_bytes, on_discard, Origin::Given, 0) }
     }
 
     /// The same, mapped at an address.
@@ -83,7 +93,7 @@ impl RamDevice {
         at: usize,
     ) -> Result<Self, OpenError> {
         // SAFETY: the caller's contract.
-        unsafe { Self::map(fd, max_bytes, on_discard, true, at) }
+        unsafe { Self::map(fd, max_bytes, on_discard, Origin::Given, at) }
     }
 
     /// # Safety
@@ -93,7 +103,7 @@ impl RamDevice {
         fd: OwnedFd,
         max_bytes: u64,
         on_discard: OnDiscard,
-        given: bool,
+        origin: Origin,
         at: usize,
     ) -> Result<Self, OpenError> {
         let bytes = max_bytes - max_bytes % PAGE_SIZE as u64;
@@ -125,7 +135,7 @@ impl RamDevice {
         Ok(Self {
             store: Arc::new(store),
             fd: GuardedFd::new(fd).map_err(|errno| failed("stat", errno))?,
-            given,
+            origin,
             on_discard,
         })
     }
@@ -320,7 +330,7 @@ impl Device for RamDevice {
         format!(
             "ram, at most {} MiB{}",
             self.store.bytes >> 20,
-            if self.given {
+            if self.origin == Origin::Given {
                 " (given from outside)"
             } else {
                 ""
@@ -363,7 +373,7 @@ impl Queue for RamQueue {
 
     fn kick(&mut self) {}
 
-    fn reap(&mut self, _wait: bool, f: &mut dyn FnMut(Completion)) {
+    fn reap(&mut self, _until: Until, f: &mut dyn FnMut(Completion)) {
         while let Some(completion) = self.finished.pop() {
             f(completion);
         }

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hugeswap_device::file::{FileDevice, Options, Via};
-use hugeswap_device::{Device, DeviceError, IoError, Op, OpenError, Request};
+use hugeswap_device::{Device, DeviceError, IoError, Op, OpenError, Request, Until};
 use support::{expect, grown, once, write, Memory, MIB, PAGE};
 
 /// One test at a time: between fork and exec the commands that some of them start hold every
@@ -252,7 +252,7 @@ fn a_stolen_descriptor_never_sends_data_to_another_file() {
         }
         let mut seen = [0; 4];
         while queue.in_flight() > 0 {
-            queue.reap(true, &mut |completion| {
+            queue.reap(Until::OneEnded, &mut |completion| {
                 seen[completion.tag as usize] += 1;
                 assert!(matches!(completion.result, Ok(()) | Err(IoError::Gone)));
                 assert!(completion.result.is_ok() || steal_ring || via == Via::Sync);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use hugeswap_device::faulty::ShortTransfers;
 use hugeswap_device::file::{FileDevice, Options, Via};
 use hugeswap_device::ram::RamDevice;
-use hugeswap_device::{Device, Op, Request};
+use hugeswap_device::{Device, Op, Request, Until};
 use support::{Memory, MIB, PAGE};
 
 struct Counting;
@@ -73,7 +73,7 @@ fn exercise(device: &dyn Device) {
         }
         queue.kick();
         while queue.in_flight() > 0 {
-            queue.reap(true, &mut |completion| {
+            queue.reap(Until::OneEnded, &mut |completion| {
                 errors.set(errors.get() + u64::from(completion.result.is_err()));
             });
         }

@@ -6,7 +6,7 @@ mod support;
 use std::path::Path;
 
 use hugeswap_device::file::{FileDevice, Options, Via};
-use hugeswap_device::{Device, Op, OpenError, Request};
+use hugeswap_device::{Device, Op, OpenError, Request, Until};
 use support::conformance::{conformance, MAX};
 use support::{expect, grown, write, Memory, MIB, PAGE};
 
@@ -119,7 +119,7 @@ fn taken_away_with_requests_in_flight() {
             refuse(libc::SYS_io_uring_enter, errno);
             let mut seen = [0; 8];
             while queue.in_flight() > 0 {
-                queue.reap(true, &mut |completion| {
+                queue.reap(Until::OneEnded, &mut |completion| {
                     assert_eq!(completion.result, Ok(()));
                     seen[completion.tag as usize] += 1;
                 });

@@ -138,6 +138,10 @@ impl<'e> Kick<'e> {
     /// Up to this many it works.
     pub fn high_pages(&self) -> i64 {
         let starving = self.line.starving.load(Acquire) != 0;
-        self.walking().high_pages(self.charge.limit(), starving)
+        let (walking, limit) = (self.walking(), self.charge.limit());
+        match starving {
+            true => walking.high_pages_for_fault(limit),
+            false => walking.high_pages(limit),
+        }
     }
 }

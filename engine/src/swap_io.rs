@@ -8,19 +8,19 @@
 //! takes that with [`SwapIo::ended`]: never in the middle of making other requests. Then the place is free.
 #![allow(unsafe_code)]
 
-use crate::device::{Completion, Device, IoError, Op, Queue, Request};
+use crate::device::{Completion, Device, IoError, Op, Queue, Request, Until};
 use crate::mm::{PageMask, PAGE_SIZE};
 use crate::sys::Errno;
 use core::ops::Range;
 use std::os::fd::RawFd;
 
-/// How long to look for requests that have ended.
+/// When a request is carried out.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Until {
-    /// Without waiting.
-    Now,
-    /// Asleep, if none has.
-    OneEnded,
+pub enum When {
+    /// Once it has been sent.
+    Sent,
+    /// Before the call returns, if the device can do that.
+    AtOnce,
 }
 
 /// One thread's transfers, `N` of them at most.
@@ -136,12 +136,11 @@ impl<T: Copy, const N: usize> SwapIo<T, N> {
         });
     }
 
-    /// Makes a request of a transfer that was begun and not sent. Where the queue is full others end first. With
-    /// `now` it is carried out here, if the device can do that.
+    /// Makes a request of a transfer that was begun and not sent. Where the queue is full others end first.
     ///
     /// # Safety
     /// The memory is the transfer's until its end is taken.
-    pub unsafe fn request(&mut self, place: usize, part: Part, now: bool) {
+    pub unsafe fn request(&mut self, place: usize, part: Part, when: When) {
         let Some(t) = &mut self.places.transfers[place] else {
             return;
         };
@@ -155,7 +154,7 @@ impl<T: Copy, const N: usize> SwapIo<T, N> {
             tag: pages * N as u64 + place as u64,
             target: part.target,
         };
-        if now {
+        if when == When::AtOnce {
             // SAFETY: the caller's contract.
             if let Some(result) = unsafe { self.queues[part.device].read_now(&req) } {
                 let tag = req.tag;
@@ -188,8 +187,8 @@ impl<T: Copy, const N: usize> SwapIo<T, N> {
         let (queues, places) = (&mut self.queues, &mut self.places);
         let mut any = false;
         for q in queues.iter_mut().filter(|q| q.in_flight() > 0) {
-            let sleep = until == Until::OneEnded && !any;
-            q.reap(sleep, &mut |c| {
+            let until = if any { Until::Now } else { until };
+            q.reap(until, &mut |c| {
                 any = true;
                 places.complete(c);
             });
@@ -287,7 +286,7 @@ mod tests {
             Some(outcome(req))
         }
         fn kick(&mut self) {}
-        fn reap(&mut self, _wait: bool, f: &mut dyn FnMut(Completion)) {
+        fn reap(&mut self, _until: Until, f: &mut dyn FnMut(Completion)) {
             for _ in 0..self.some.min(self.held.len()) {
                 let req = self.held.pop().unwrap();
                 let (tag, result) = (req.tag, outcome(&req));
@@ -325,7 +324,7 @@ mod tests {
 
     fn make<const N: usize>(io: &mut SwapIo<u32, N>, place: usize, pages: Range<usize>) {
         // SAFETY: this queue touches no memory.
-        unsafe { io.request(place, part(pages), false) }
+        unsafe { io.request(place, part(pages), When::Sent) }
     }
 
     #[test]
@@ -368,7 +367,7 @@ mod tests {
         let mut io = Slow::io::<4>(0, 0);
         io.begin(1, 3);
         // SAFETY: as above.
-        unsafe { io.request(1, part(5..6), true) };
+        unsafe { io.request(1, part(5..6), When::AtOnce) };
         io.send(1);
         assert_eq!(io.ended().unwrap().failed, PageMask::of(5..6));
     }

@@ -84,16 +84,24 @@ impl PageMask {
         self.zip(o, |a, b| a & !b)
     }
 
-    /// The first page at or after `from` that is in the set, or not if `want` is false; 512 for none.
+    /// The first page of the set at or after `from`; 512 for none.
     #[inline]
-    fn next(&self, from: usize, want: bool) -> usize {
+    fn next_in(&self, from: usize) -> usize {
+        self.next(from, |word| word)
+    }
+
+    /// The first page outside the set at or after `from`; 512 for none.
+    #[inline]
+    fn next_outside(&self, from: usize) -> usize {
+        self.next(from, |word| !word)
+    }
+
+    /// The same of the set whose words `of` gives.
+    #[inline]
+    fn next(&self, from: usize, of: impl Fn(u64) -> u64) -> usize {
         let mut at = from;
         while at < PMD_NR {
-            let w = if want {
-                self.0[at / 64]
-            } else {
-                !self.0[at / 64]
-            } >> (at % 64);
+            let w = of(self.0[at / 64]) >> (at % 64);
             if w != 0 {
                 return (at + w.trailing_zeros() as usize).min(PMD_NR);
             }
@@ -105,7 +113,7 @@ impl PageMask {
     /// The first page of the set at or after `from`.
     #[inline]
     pub fn next_from(&self, from: usize) -> Option<usize> {
-        let page = self.next(from, true);
+        let page = self.next_in(from);
         (page < PMD_NR).then_some(page)
     }
 
@@ -114,11 +122,11 @@ impl PageMask {
     pub fn runs(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let mut at = 0;
         core::iter::from_fn(move || {
-            let start = self.next(at, true);
+            let start = self.next_in(at);
             if start == PMD_NR {
                 return None;
             }
-            at = self.next(start, false);
+            at = self.next_outside(start);
             Some(start..at)
         })
     }
@@ -133,7 +141,7 @@ impl PageMask {
         while start > lo && self.has(start - 1) {
             start -= 1;
         }
-        start..self.next(page, false).min(hi)
+        start..self.next_outside(page).min(hi)
     }
 }
 

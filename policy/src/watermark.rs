@@ -64,10 +64,15 @@ impl Walking {
         LOW_JUMPING + self.of(all - LOW_JUMPING)
     }
 
-    /// Up to this many it works. `starving`: a fault waits, perhaps for a whole folio.
-    pub fn high_pages(self, limit: i64, starving: bool) -> i64 {
-        let high = self.low_pages(limit) * 3 / 2;
-        match starving && is_for_folios(limit) {
+    /// Up to this many it works.
+    pub fn high_pages(self, limit: i64) -> i64 {
+        self.low_pages(limit) * 3 / 2
+    }
+
+    /// The same while a fault waits, perhaps for a whole folio.
+    pub fn high_pages_for_fault(self, limit: i64) -> i64 {
+        let high = self.high_pages(limit);
+        match is_for_folios(limit) {
             false => high,
             true => high.max(PMD_NR as i64),
         }
@@ -109,9 +114,9 @@ mod tests {
     #[test]
     fn what_is_to_be_free_is_less_than_the_limit() {
         for limit in (1..20_000).chain([1 << 20]) {
-            for starving in [false, true] {
-                assert!(NONE.high_pages(limit, starving) < limit, "{limit}");
-                assert!(ALL.high_pages(limit, starving) < limit, "{limit}");
+            for walking in [NONE, ALL] {
+                assert!(walking.high_pages(limit) < limit, "{limit}");
+                assert!(walking.high_pages_for_fault(limit) < limit, "{limit}");
             }
         }
     }

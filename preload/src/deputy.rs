@@ -19,7 +19,7 @@ use hugeswap::mm::PAGE_SIZE;
 use hugeswap::sys::futex::{self, Scope};
 use hugeswap::sys::limits::RoomForDescriptor;
 use hugeswap::sys::thread::{self, Files};
-use hugeswap::sys::uffd::{Msg, Uffd};
+use hugeswap::sys::uffd::{Msg, Needs, Uffd};
 use hugeswap::sys::{fd, mem, task, Errno};
 
 /// Requests at a time.
@@ -186,7 +186,7 @@ extern "C" fn main(arg: *mut u8) {
     // Its table is empty, and it opens two at most.
     let room = RoomForDescriptor::make(1);
     // The pages are read by the program itself, so the right to serve system calls is not needed.
-    let uffd = match Uffd::open(0, true) {
+    let uffd = match Uffd::open(0, Needs::UserFaults) {
         Ok((u, _))
             if u.register_missing(deputy.pages, 2 * SLOTS * PAGE_SIZE)
                 .is_ok() =>

@@ -57,11 +57,10 @@ fn mmap_anywhere(
         }
         return plain();
     }
-    let populate = flags & libc::MAP_POPULATE != 0;
     let adopted = |got: usize| {
         // Whoever unmapped what was there before may not be through.
         let _own = reserve(got, got + len);
-        adopt(e, bell, got, len, prot, populate);
+        adopt(e, bell, got, len, prot, Contents::of_flags(flags));
         got
     };
     // A hint below 4 GiB means it (compressed pointers); a hint for a large mapping too. Small
@@ -79,7 +78,7 @@ fn mmap_anywhere(
         abandon(e, bell, at, len);
         return Err(err);
     }
-    if populate && prot & libc::PROT_WRITE != 0 {
+    if flags & libc::MAP_POPULATE != 0 && prot & libc::PROT_WRITE != 0 {
         const MADV_POPULATE_WRITE: i32 = 23;
         // SAFETY: fills the mapping just made; the handler serves the faults.
         let _ = unsafe { mem::madvise(at, len, MADV_POPULATE_WRITE) };
@@ -107,9 +106,36 @@ fn abandon(e: &Engine, bell: usize, at: usize, len: usize) {
     }
 }
 
-/// A mapping that the kernel placed: manage it where it is. It is reserved; `touched`: there may be
-/// pages already.
-pub fn adopt(e: &Engine, bell: usize, at: usize, len: usize, prot: i32, touched: bool) {
+/// What is in a mapping that was just made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Contents {
+    /// Nobody has touched it.
+    NoPages,
+    /// The kernel or another thread may have.
+    MaybePages,
+}
+
+impl Contents {
+    /// Right after mmap with these flags.
+    fn of_flags(flags: i32) -> Contents {
+        match flags & libc::MAP_POPULATE {
+            0 => Contents::NoPages,
+            _ => Contents::MaybePages,
+        }
+    }
+}
+
+/// Whose a stretch is after a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// Managed, or bare.
+    Engine,
+    /// The kernel's: a file, shared memory, or other memory that is not managed.
+    Kernel,
+}
+
+/// A mapping that the kernel placed: manage it where it is. It is reserved.
+pub fn adopt(e: &Engine, bell: usize, at: usize, len: usize, prot: i32, contents: Contents) {
     // Beyond 47 bits there are no tables.
     if !can_be_managed(at, len) || e.register(bell, at, len).is_err() {
         e.cache.stats().unmanaged_bytes.add(len as u64);
@@ -127,7 +153,7 @@ pub fn adopt(e: &Engine, bell: usize, at: usize, len: usize, prot: i32, touched:
         s.foreign.remove(at, at + len);
         s.window.claim(at, at + len);
     }
-    if touched {
+    if contents == Contents::MaybePages {
         let _ = e.adopt_resident(bell, at, len);
     }
     if is_writable(prot) {
@@ -158,14 +184,18 @@ fn mmap_fixed(
         let at = plain(a)?;
         // As with a hint: what is large is managed wherever it lies. JVMs reserve their heaps so.
         if ordinary && at == addr && len >= PMD_SIZE {
-            adopt(e, bell, at, len, prot, flags & libc::MAP_POPULATE != 0);
+            adopt(e, bell, at, len, prot, Contents::of_flags(flags));
         }
         return Ok(at);
     }
     if flags & libc::MAP_FIXED_NOREPLACE == libc::MAP_FIXED_NOREPLACE {
         return map_noreplace(e, bell, a, (addr, end), ordinary);
     }
-    map_over(e, bell, a, (addr, end), ordinary)
+    let owner = match ordinary {
+        true => Owner::Engine,
+        false => Owner::Kernel,
+    };
+    map_over(e, bell, a, (addr, end), owner)
 }
 
 /// MAP_FIXED where something of ours is, by the kernel's own call; the stretch is reserved.
@@ -174,18 +204,19 @@ pub fn map_over(
     bell: usize,
     mut a: [usize; 6],
     (start, end): (usize, usize),
-    ordinary: bool,
+    owner: Owner,
 ) -> Result<usize> {
-    if ordinary {
+    if owner == Owner::Engine {
         // So that it is one mapping with what is around it.
         a[3] |= libc::MAP_NORESERVE as usize;
     }
-    replace(e, bell, (start, end), ordinary, || {
+    replace(e, bell, (start, end), owner, || {
         // SAFETY: the program's own call.
         check(unsafe { raw(libc::SYS_mmap, a) })
     })?;
-    if ordinary {
-        adopt(e, bell, start, end - start, a[2] as i32, true);
+    if owner == Owner::Engine {
+        let prot = a[2] as i32;
+        adopt(e, bell, start, end - start, prot, Contents::MaybePages);
     }
     Ok(start)
 }
@@ -195,7 +226,7 @@ fn replace<T>(
     e: &Engine,
     bell: usize,
     (start, end): (usize, usize),
-    ordinary: bool,
+    owner: Owner,
     map: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
     let hold = e.hold(bell, (start, end))?;
@@ -207,7 +238,7 @@ fn replace<T>(
             let mut s = state().lock();
             s.forget(start, end);
             s.window.claim(start, end);
-            if !ordinary {
+            if owner == Owner::Kernel {
                 s.put_foreign(start, end);
             }
             Ok(r)
@@ -273,7 +304,7 @@ fn map_noreplace(
         return Err(err);
     }
     if ordinary {
-        adopt(e, bell, start, end - start, prot, true);
+        adopt(e, bell, start, end - start, prot, Contents::MaybePages);
     } else {
         state().lock().put_foreign(start, end);
     }
@@ -321,7 +352,7 @@ pub fn unmap(e: &Engine, bell: usize, start: usize, end: usize) -> Result<()> {
     if unused {
         return Ok(());
     }
-    replace(e, bell, (start, end), true, plain)?;
+    replace(e, bell, (start, end), Owner::Engine, plain)?;
     let mut s = state().lock();
     s.window.strip(start, end);
     Ok(())
@@ -340,7 +371,7 @@ pub fn map_heap_anew(e: &Engine, bell: usize, start: usize, end: usize) -> Resul
         0,
     ];
     let _own = reserve(start, end);
-    map_over(e, bell, a, (start, end), true)?;
+    map_over(e, bell, a, (start, end), Owner::Engine)?;
     state().lock().in_heap.remove(start, end);
     Ok(())
 }
@@ -363,7 +394,7 @@ pub fn attach(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
         state().lock().put_foreign(start, end);
         return Ok(start);
     }
-    replace(e, bell, (start, end), false, plain)
+    replace(e, bell, (start, end), Owner::Kernel, plain)
 }
 
 /// shmdt(2). What lay over the window is there no more, wherever mremap has put it and whatever took its place in

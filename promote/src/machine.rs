@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::files::{Files, Skip};
 use crate::page::{FileId, Time, PAGE};
-use crate::place::{Failed, Folio, Frames, Window};
+use crate::place::{Failed, Folio, Frames, Mapped, Window};
 use crate::sys;
 use crate::tiers;
 use crate::trace::budget::{Costs, Phase};
@@ -77,13 +77,13 @@ pub trait Machine {
     fn disk_reads(&self, window: &Self::Window) -> u64;
     /// The folios that `pages` (ascending) are in, each once.
     fn folios(&mut self, window: &Self::Window, pages: &[usize]) -> Vec<Folio>;
-    /// Moves folios, those that others have mapped too if `all`; gives for each whether it is on `to` now.
+    /// Moves folios; gives for each whether it is on `to` now.
     fn migrate(
         &mut self,
         window: &Self::Window,
         folios: &[Folio],
         to: u32,
-        all: bool,
+        mapped: Mapped,
     ) -> io::Result<(Vec<bool>, Failed)>;
     /// The frames of pages, where they are known, and whether these are active.
     fn frames(&mut self, window: &Self::Window, pages: &[usize]) -> Vec<Option<(u64, bool)>>;
@@ -231,9 +231,9 @@ impl Machine for Linux {
         window: &Window,
         folios: &[Folio],
         to: u32,
-        all: bool,
+        mapped: Mapped,
     ) -> io::Result<(Vec<bool>, Failed)> {
-        window.migrate(folios, to, all)
+        window.migrate(folios, to, mapped)
     }
 
     fn frames(&mut self, window: &Window, pages: &[usize]) -> Vec<Option<(u64, bool)>> {

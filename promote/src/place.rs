@@ -15,6 +15,7 @@ use std::os::unix::fs::FileExt;
 use serde::Serialize;
 
 use crate::page::BLOCK_PAGES;
+pub use crate::sys::Mapped;
 use crate::sys::{self, Mapping};
 
 /// Why folios stayed where they were; in pages.
@@ -127,10 +128,15 @@ impl Window {
     }
 
     /// Moves folios; gives for each whether it is on `to` now.
-    pub fn migrate(&self, folios: &[Folio], to: u32, all: bool) -> io::Result<(Vec<bool>, Failed)> {
+    pub fn migrate(
+        &self,
+        folios: &[Folio],
+        to: u32,
+        mapped: Mapped,
+    ) -> io::Result<(Vec<bool>, Failed)> {
         let mut failed = Failed::default();
         let pages: Vec<usize> = folios.iter().map(|folio| folio.page).collect();
-        let status = match self.mapping.migrate(&pages, to as i32, all) {
+        let status = match self.mapping.migrate(&pages, to as i32, mapped) {
             Ok(status) => status,
             // None of them was there any more.
             Err(err) if err.raw_os_error() == Some(libc::ENOENT) => {
@@ -310,7 +316,7 @@ mod tests {
         file.set_len(4096).unwrap();
         let folios: Vec<Folio> = (0..64).map(|page| Folio { page, pages: 1 }).collect();
         let node = crate::tiers::nodes().unwrap()[0];
-        let (moved, failed) = window.migrate(&folios, node, false).unwrap();
+        let (moved, failed) = window.migrate(&folios, node, Mapped::ByUsAlone).unwrap();
         // The page that is left may have been in a large folio, which is
         // split now, and unmapped by that.
         assert!(moved[1..].iter().all(|&moved| !moved));

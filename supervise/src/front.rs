@@ -129,8 +129,8 @@ fn limit(args: &RunArgs) -> Result<Chosen, Failure> {
 
 /// Without userfaultfd nothing works; say so before anything is set up.
 fn check_kernel(args: &RunArgs) -> Result<(), Failure> {
-    use hugeswap_sys::uffd::{Source, Uffd};
-    match Uffd::open(0, true) {
+    use hugeswap_sys::uffd::{Needs, Source, Uffd};
+    match Uffd::open(0, Needs::UserFaults) {
         Ok((u, source)) => {
             u.close();
             if source == Source::UserModeOnly && !args.user_mode_only {
@@ -252,7 +252,7 @@ impl Front {
                 Some(News::Started(pid)) => self.program = pid,
                 Some(News::OfGroup(group)) => self.hand_on(group),
                 Some(News::Stopped(signal)) => self.stops.push_back(signal),
-                Some(News::Ended(status, stays)) => {
+                Some(News::Ended { status, stays }) => {
                     if !stays {
                         // When we are gone nothing of the run is left.
                         let _ = sys::wait(self.supervisor);

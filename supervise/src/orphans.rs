@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 
 use hugeswap_mm::PAGE_SIZE;
-use hugeswap_sys::uffd::{Msg, Uffd, FEATURE_POISON};
+use hugeswap_sys::uffd::{Msg, Needs, Uffd, FEATURE_POISON};
 
 use super::object::Object;
 use super::sys::{self, Process};
@@ -34,7 +34,7 @@ pub fn is_one(faults: &OwnedFd) -> bool {
 fn can_poison() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
     *CAN.get_or_init(|| {
-        let Ok((uffd, _)) = Uffd::open(FEATURE_POISON, true) else {
+        let Ok((uffd, _)) = Uffd::open(FEATURE_POISON, Needs::UserFaults) else {
             return false;
         };
         uffd.close();

@@ -14,28 +14,46 @@ pub enum News {
     Stopped(i32),
     /// Whether the signal that the front asked for was sent to the group.
     OfGroup(bool),
-    /// The program ended; whether the supervisor stays for the sake of others.
-    Ended(Status, bool),
+    Ended {
+        /// The program's.
+        status: Status,
+        /// The supervisor stays for the sake of others.
+        stays: bool,
+    },
 }
 
 impl News {
+    /// The program ended, or was never there, and nobody else is left.
+    pub fn ended_alone(code: u8) -> News {
+        News::Ended {
+            status: Status::Exited(code),
+            stays: false,
+        }
+    }
+
     fn to_words(self) -> [i32; 3] {
         match self {
             News::Started(pid) => [0, pid, 0],
             News::Stopped(signal) => [1, signal, 0],
             News::OfGroup(yes) => [2, yes.into(), 0],
-            News::Ended(Status::Exited(code), stays) => [3, code.into(), stays.into()],
-            News::Ended(Status::Killed(signal), stays) => [4, signal, stays.into()],
+            News::Ended { status, stays } => match status {
+                Status::Exited(code) => [3, code.into(), stays.into()],
+                Status::Killed(signal) => [4, signal, stays.into()],
+            },
         }
     }
 
     fn from_words([kind, value, stays]: [i32; 3]) -> Option<News> {
+        let ended = |status| News::Ended {
+            status,
+            stays: stays != 0,
+        };
         Some(match kind {
             0 => News::Started(value),
             1 => News::Stopped(value),
             2 => News::OfGroup(value != 0),
-            3 => News::Ended(Status::Exited(value as u8), stays != 0),
-            4 => News::Ended(Status::Killed(value), stays != 0),
+            3 => ended(Status::Exited(value as u8)),
+            4 => ended(Status::Killed(value)),
             _ => return None,
         })
     }
@@ -76,8 +94,14 @@ mod tests {
             News::Stopped(libc::SIGTSTP),
             News::OfGroup(true),
             News::OfGroup(false),
-            News::Ended(Status::Exited(3), false),
-            News::Ended(Status::Killed(9), true),
+            News::Ended {
+                status: Status::Exited(3),
+                stays: false,
+            },
+            News::Ended {
+                status: Status::Killed(9),
+                stays: true,
+            },
         ] {
             assert_eq!(News::from_words(news.to_words()), Some(news));
         }

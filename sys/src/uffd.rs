@@ -203,6 +203,24 @@ pub fn set_device(fd: i32) {
     DEVICE.store(fd, Relaxed);
 }
 
+/// Which faults a userfaultfd must serve.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Needs {
+    /// Those of system calls too.
+    AllFaults,
+    /// Those of the program's own instructions suffice.
+    UserFaults,
+}
+
+impl Needs {
+    pub fn of_user_mode_only(yes: bool) -> Needs {
+        match yes {
+            true => Needs::UserFaults,
+            false => Needs::AllFaults,
+        }
+    }
+}
+
 /// How the descriptor was obtained.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
@@ -222,9 +240,9 @@ pub struct Uffd {
 }
 
 impl Uffd {
-    /// Full rights by system call or device; user-mode faults only if `user_mode_only` and
+    /// Full rights by system call or device; user-mode faults only if these suffice and
     /// nothing better can be had.
-    pub fn open(features: u64, user_mode_only: bool) -> Result<(Uffd, Source), Errno> {
+    pub fn open(features: u64, needs: Needs) -> Result<(Uffd, Source), Errno> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
         // SAFETY: no pointers.
         let by_syscall = unsafe { syscall(libc::SYS_userfaultfd, [flags as usize]) };
@@ -232,7 +250,7 @@ impl Uffd {
             Ok(fd) => (fd as i32, Source::Syscall),
             Err(e) => match Self::open_device(flags) {
                 Ok(fd) => (fd, Source::Device),
-                Err(_) if user_mode_only => {
+                Err(_) if needs == Needs::UserFaults => {
                     // SAFETY: no pointers.
                     let fd = unsafe {
                         syscall(
@@ -546,7 +564,7 @@ mod tests {
     /// the answers do not say loses a write.
     #[test]
     fn pages_are_where_the_count_says() {
-        let open = || Uffd::open(FEATURE_MOVE, true);
+        let open = || Uffd::open(FEATURE_MOVE, Needs::UserFaults);
         let Ok(((program, _), (staging, _))) = open().and_then(|p| Ok((p, open()?))) else {
             println!("not tested: no userfaultfd with UFFDIO_MOVE");
             return;

@@ -3,7 +3,7 @@
 //! part full.
 
 use super::linux612::ORDERS;
-use super::slots::{Algorithm, Slots};
+use super::slots::{Algorithm, Header, Slots};
 use hugeswap_mm::{Extent, Extents, PAGE_SIZE};
 use std::time::Instant;
 
@@ -254,7 +254,7 @@ impl Mixed {
 
 /// Runs it.
 pub fn run(config: &MixedConfig) -> Result<MixedReport, String> {
-    let space = Slots::new(config.algorithm, config.device_bytes, false)?;
+    let space = Slots::new(config.algorithm, config.device_bytes, Header::No)?;
     let slots = config.device_bytes / PAGE_SIZE as u64;
     let mut mixed = Mixed {
         space,

@@ -15,6 +15,13 @@ pub enum Algorithm {
     Linux612,
 }
 
+/// Whether a device has a header: then its first slot is not to be had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Header {
+    Yes,
+    No,
+}
+
 #[derive(Debug)]
 pub enum Slots {
     HugeSwap(SwapSpace),
@@ -22,8 +29,8 @@ pub enum Slots {
 }
 
 impl Slots {
-    /// A device of so many bytes; with a header its first slot is not to be had.
-    pub fn new(algorithm: Algorithm, bytes: u64, header: bool) -> Result<Slots, String> {
+    /// A device of so many bytes.
+    pub fn new(algorithm: Algorithm, bytes: u64, header: Header) -> Result<Slots, String> {
         let slots = bytes / PAGE_SIZE as u64;
         let clusters = slots / SWAPFILE_CLUSTER as u64;
         let mut new = match algorithm {
@@ -39,7 +46,7 @@ impl Slots {
             Algorithm::Linux612 => Slots::Linux612(Box::new(Linux612::new(clusters as usize))),
         };
         match &mut new {
-            _ if !header => {}
+            _ if header == Header::No => {}
             Slots::HugeSwap(space) => {
                 space.alloc_on(DeviceId::FIRST, 1, &mut Extents::new());
             }

@@ -5,7 +5,7 @@
 //! folios of 64 KiB, region 2 (with `small_folios`) 4 MiB of base pages: one
 //! slot more than there is.
 
-use super::slots::{Algorithm, Slots};
+use super::slots::{Algorithm, Header, Slots};
 use hugeswap_mm::{Extents, SwapEntry, PAGE_SIZE};
 
 const DEVICE_BYTES: u64 = 64 << 20;
@@ -110,13 +110,19 @@ pub struct ThpTest {
     extents: Box<Extents>,
 }
 
+#[derive(Clone, Copy)]
+enum Part {
+    Mem1,
+    Mem2,
+}
+
 impl ThpTest {
     /// Warmed up: both regions written and paged out.
     pub fn new(config: ThpTestConfig) -> Result<Self, String> {
         let mem2 = if config.small_folios { MEM2_PAGES } else { 0 };
         let mut test = ThpTest {
             config,
-            space: Slots::new(config.algorithm, DEVICE_BYTES, true)?,
+            space: Slots::new(config.algorithm, DEVICE_BYTES, Header::Yes)?,
             rand: Rand::new(),
             mem1: vec![Page::Large; MEM1_PAGES],
             mem2: vec![Page::Base; mem2],
@@ -170,10 +176,10 @@ impl ThpTest {
                 self.folio_out(first, &mut done);
                 continue;
             }
-            done.refused += self.bases_out(false, first);
+            done.refused += self.bases_out(Part::Mem1, first);
         }
         for first in (0..self.mem2.len()).step_by(FOLIO_PAGES) {
-            done.refused += self.bases_out(true, first);
+            done.refused += self.bases_out(Part::Mem2, first);
         }
         done
     }
@@ -193,17 +199,17 @@ impl ThpTest {
         }
         done.fallback += 1;
         self.mem1[folio].fill(Page::Base);
-        let refused = self.bases_out(false, first);
+        let refused = self.bases_out(Part::Mem1, first);
         done.refused += refused;
         done.refused_of_folios += refused;
     }
 
     /// The base pages among so many as a folio has; gives how many find no slot and stay in memory. The
     /// engine asks for what leaves together by one call.
-    fn bases_out(&mut self, second: bool, first: usize) -> u64 {
-        let pages = match second {
-            true => &mut self.mem2,
-            false => &mut self.mem1,
+    fn bases_out(&mut self, part: Part, first: usize) -> u64 {
+        let pages = match part {
+            Part::Mem1 => &mut self.mem1,
+            Part::Mem2 => &mut self.mem2,
         };
         let mut bases: Vec<&mut Page> = pages[first..first + FOLIO_PAGES]
             .iter_mut()

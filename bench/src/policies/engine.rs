@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use hugeswap_mm::{PageMask, Pmd, PMD_NR};
-use hugeswap_policy::intake::{soon, Arrival, Fault, Fills, Found, Miss, Place, ReadAhead};
+use hugeswap_policy::intake::{soon, Arrival, By, Fault, Fills, Found, Miss, Place, ReadAhead};
 use hugeswap_policy::turns::Queued;
 use hugeswap_policy::{
     staging, Credit, Hints, InVain, Intake, List, Shadow, SwapIn, Turns, Unit, Walking,
@@ -282,7 +282,11 @@ impl Engine {
         self.intake.waited((us * 1e3) as u64);
         self.ranges[n].huge = whole && self.ranges[n].present.or(pages).is_full();
         self.came(n, pages);
-        arrival.took(pages.count(), whole)
+        let by = match whole {
+            true => By::Frame,
+            false => By::Buffer,
+        };
+        arrival.took(pages.count(), by)
     }
 
     /// A walk brings in so many pages. If they are more than was there the range is the walk's.
@@ -396,7 +400,7 @@ impl Engine {
 
     /// Evicts until enough is free.
     fn reclaim(&mut self) {
-        let high = self.walking.high_pages(self.limit, false);
+        let high = self.walking.high_pages(self.limit);
         while self.free() < high && self.free_some() {}
     }
 

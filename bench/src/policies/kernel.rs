@@ -27,6 +27,12 @@ struct Page {
     shadow: Option<u64>,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum List {
+    Inactive,
+    Active,
+}
+
 pub struct Kernel {
     pages: Vec<Page>,
     capacity: usize,
@@ -153,23 +159,30 @@ impl Kernel {
         p.resident = true;
         p.mapped = false;
         p.accessed = false;
-        self.push(page, soon);
+        self.push(
+            page,
+            match soon {
+                true => List::Active,
+                false => List::Inactive,
+            },
+        );
     }
 
-    fn push(&mut self, page: usize, active: bool) {
+    fn push(&mut self, page: usize, list: List) {
         let p = &mut self.pages[page];
+        let active = list == List::Active;
         p.active = active;
         p.stamp = p.stamp.wrapping_add(1);
-        self.lists[usize::from(active)].push_back((page as u32, p.stamp));
-        self.len[usize::from(active)] += 1;
+        self.lists[list as usize].push_back((page as u32, p.stamp));
+        self.len[list as usize] += 1;
         self.age += u64::from(active);
     }
 
-    fn pop(&mut self, active: bool) -> Option<usize> {
-        while let Some((page, stamp)) = self.lists[usize::from(active)].pop_front() {
+    fn pop(&mut self, list: List) -> Option<usize> {
+        while let Some((page, stamp)) = self.lists[list as usize].pop_front() {
             let p = &self.pages[page as usize];
             if p.resident && p.stamp == stamp {
-                self.len[usize::from(active)] -= 1;
+                self.len[list as usize] -= 1;
                 return Some(page as usize);
             }
         }
@@ -179,14 +192,18 @@ impl Kernel {
     fn evict_one(&mut self) {
         // Below a gibibyte both lists are to be as long.
         while self.len[1] > self.len[0] {
-            let Some(page) = self.pop(true) else { break };
+            let Some(page) = self.pop(List::Active) else {
+                break;
+            };
             self.pages[page].accessed = false;
-            self.push(page, false);
+            self.push(page, List::Inactive);
         }
-        let Some(page) = self.pop(false) else { return };
+        let Some(page) = self.pop(List::Inactive) else {
+            return;
+        };
         let p = &mut self.pages[page];
         if std::mem::take(&mut p.accessed) {
-            return self.push(page, true);
+            return self.push(page, List::Active);
         }
         p.resident = false;
         self.age += 1;

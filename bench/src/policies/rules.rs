@@ -32,15 +32,32 @@ fn possible() -> Vec<(String, Config)> {
         most,
         split: None,
     };
-    let split = |ratio, young_part, refault, stays, walks| Config {
+    let of_split = |ratio, split| Config {
         ratio,
         most: 0,
-        split: Some(Split {
-            young_part,
-            refault,
-            stays,
-            walks,
-        }),
+        split: Some(split),
+    };
+    let split = |ratio, young_part, refault, stays| {
+        of_split(
+            ratio,
+            Split {
+                young_part,
+                refault,
+                stays,
+                walks: false,
+            },
+        )
+    };
+    let walks_first = |refault, stays| {
+        of_split(
+            32,
+            Split {
+                young_part: 0.05,
+                refault,
+                stays,
+                walks: true,
+            },
+        )
     };
     let mut all = vec![
         ("fifo".to_owned(), chance(0, 1)),
@@ -53,21 +70,18 @@ fn possible() -> Vec<(String, Config)> {
         all.push((format!("second chance 1:{ratio}"), chance(ratio, 0)));
     }
     for ratio in [32, 8] {
-        let active = split(ratio, 0.5, Refault::Active, 0, false);
+        let active = split(ratio, 0.5, Refault::Active, 0);
         all.push((format!("refault distance 1:{ratio}"), active));
     }
     let more = [
-        ("2Q", split(32, 0.25, Refault::Part(0.5), 0, false)),
-        ("S3-FIFO", split(32, 0.1, Refault::Part(0.9), 0, false)),
-        ("bimodal 1/16", split(32, 0.05, Refault::Never, 16, false)),
-        ("walks first 1/8", split(32, 0.05, Refault::Never, 8, true)),
-        (
-            "walks first 1/32",
-            split(32, 0.05, Refault::Never, 32, true),
-        ),
+        ("2Q", split(32, 0.25, Refault::Part(0.5), 0)),
+        ("S3-FIFO", split(32, 0.1, Refault::Part(0.9), 0)),
+        ("bimodal 1/16", split(32, 0.05, Refault::Never, 16)),
+        ("walks first 1/8", walks_first(Refault::Never, 8)),
+        ("walks first 1/32", walks_first(Refault::Never, 32)),
         (
             "walks first 1/8, regret",
-            split(32, 0.05, Refault::Worth(0.75), 8, true),
+            walks_first(Refault::Worth(0.75), 8),
         ),
     ];
     all.extend(more.map(|(name, config)| (format!("{name}, 1:32"), config)));

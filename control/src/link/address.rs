@@ -2,7 +2,7 @@
 
 use super::message::{Reply, Request, Secret};
 use super::packet::{pass, Descriptors};
-use super::socket::{connect, listen, names_sender, pair, ROOM};
+use super::socket::{connect, listen, name_no_sender, name_sender, pair, ROOM};
 use hugeswap_sys::{fd, Errno};
 
 /// Environment variable that carries the address.
@@ -15,9 +15,9 @@ pub fn knock(door: i32, hello: Request) -> Result<i32, Errno> {
     // of this; so the packet names its sender too.
     let [ours, theirs] = pair()?;
     let passed = pass(door, &[theirs])
-        .and_then(|()| names_sender(ours, true))
+        .and_then(|()| name_sender(ours))
         .and_then(|()| hello.send(ours))
-        .and_then(|()| names_sender(ours, false));
+        .and_then(|()| name_no_sender(ours));
     fd::close(theirs);
     passed.map(|()| ours).inspect_err(|_| fd::close(ours))
 }

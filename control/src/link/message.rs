@@ -179,7 +179,7 @@ impl Request {
         Request::receive_from(socket, fds).map(|(got, _)| got)
     }
 
-    /// As `receive`, and the number here of the process that has sent it, if it `names_sender`.
+    /// As `receive`, and the number here of the process that has sent it, if `name_sender` was called.
     pub fn receive_from(
         socket: i32,
         fds: &mut Descriptors,

@@ -13,4 +13,4 @@ mod tests;
 pub use address::{knock, Address, Door, ENV};
 pub use message::{group_name, Also, GroupName, Place, Reply, Request, Secret};
 pub use packet::{pass, take, Descriptors, Received, MOST_FDS, MOST_NAME};
-pub use socket::{accept, listen, names_sender, pair};
+pub use socket::{accept, listen, name_no_sender, name_sender, pair};

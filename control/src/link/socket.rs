@@ -17,9 +17,17 @@ pub fn pair() -> Result<[i32; 2], Errno> {
     // SAFETY: room for two numbers.
     unsafe { syscall(libc::SYS_socketpair, args) }.map(|_| two)
 }
-/// From now on, or no more, packets that are sent or received here say who has sent them.
-pub fn names_sender(socket: i32, on: bool) -> Result<(), Errno> {
-    let value = i32::from(on);
+/// From now on packets that are sent or received here say who has sent them.
+pub fn name_sender(socket: i32) -> Result<(), Errno> {
+    set_pass_cred(socket, 1)
+}
+
+/// From now on they do not any more.
+pub fn name_no_sender(socket: i32) -> Result<(), Errno> {
+    set_pass_cred(socket, 0)
+}
+
+fn set_pass_cred(socket: i32, value: i32) -> Result<(), Errno> {
     let args = [
         socket as usize,
         libc::SOL_SOCKET as usize,

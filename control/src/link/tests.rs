@@ -90,7 +90,7 @@ fn descriptors_keep_their_places() {
     let [door, outside] = pair().unwrap();
     let ours = knock(outside, Request::Call).unwrap();
     take(door, &mut fds[..1]).unwrap();
-    names_sender(fds[0], true).unwrap();
+    name_sender(fds[0]).unwrap();
     let mut none = Descriptors::default();
     let me = std::process::id();
     let said = |request| Ok((Received::Packet(Some(request)), Some(me)));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::super::inline::Finished;
 use super::super::transfer::{Piece, Step};
-use super::super::{os, Completion, IoError, Op, Queue, QueueFull, Request};
+use super::super::{os, Completion, IoError, Op, Queue, QueueFull, Request, Until};
 use super::store::Store;
 
 impl Store {
@@ -89,7 +89,7 @@ impl Queue for SyncQueue {
 
     fn kick(&mut self) {}
 
-    fn reap(&mut self, _wait: bool, f: &mut dyn FnMut(Completion)) {
+    fn reap(&mut self, _until: Until, f: &mut dyn FnMut(Completion)) {
         while let Some(completion) = self.finished.pop() {
             f(completion);
         }

@@ -19,7 +19,7 @@ use io_uring::{opcode, squeue, types, IoUring};
 use super::super::inline::Finished;
 use super::super::os::{self, Errno};
 use super::super::transfer::{Attempt, Piece, Range, Step};
-use super::super::{Completion, IoError, Op, Queue, QueueFull, Request};
+use super::super::{Completion, IoError, Op, Queue, QueueFull, Request, Until};
 use super::store::Store;
 use hugeswap_mm::PMD_SIZE;
 
@@ -388,7 +388,7 @@ impl Queue for UringQueue {
         }
     }
 
-    fn reap(&mut self, wait: bool, f: &mut dyn FnMut(Completion)) {
+    fn reap(&mut self, until: Until, f: &mut dyn FnMut(Completion)) {
         loop {
             self.take_answers();
             // Entries for the rest of short transfers; also brings in what a lost ring leaves.
@@ -399,7 +399,7 @@ impl Queue for UringQueue {
                 delivered = true;
                 f(completion);
             }
-            if delivered || !wait || self.in_flight == 0 {
+            if delivered || until == Until::Now || self.in_flight == 0 {
                 return;
             }
             self.enter(1);
@@ -423,7 +423,7 @@ impl Drop for UringQueue {
     fn drop(&mut self) {
         // The kernel must not write into memory its owner believes to be free.
         while self.in_flight > 0 {
-            self.reap(true, &mut |_| {});
+            self.reap(Until::OneEnded, &mut |_| {});
         }
         if os::identity(self.ring.as_raw_fd()) != Ok(self.identity) {
             // Closed, or a descriptor of the program by now: not ours to close.

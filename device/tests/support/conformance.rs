@@ -1,6 +1,6 @@
 //! The conformance suite: the promises every swap device keeps.
 
-use hugeswap_device::{Device, DeviceError, IoError, Op, QueueFull, Request};
+use hugeswap_device::{Device, DeviceError, IoError, Op, QueueFull, Request, Until};
 
 use super::{expect, fill, grown, holds, once, write, Memory, Random, MIB, PAGE};
 
@@ -93,7 +93,7 @@ fn at_once(device: &dyn Device) {
     let written = unsafe { queue.read_now(&request(Op::Write, 0, &memory, 1)) };
     assert_eq!(written, None);
     while queue.in_flight() > 0 {
-        queue.reap(true, &mut |c| assert_eq!(c.result, Ok(())));
+        queue.reap(Until::OneEnded, &mut |c| assert_eq!(c.result, Ok(())));
     }
     for (bytes, page) in far.bytes().chunks_exact(PAGE).zip(0..) {
         assert!(holds(bytes, page, page + 1));
@@ -180,8 +180,11 @@ fn shadow(device: &dyn Device, depth: u32, requests: u64) {
         if submitted && random.below(3) != 0 {
             continue;
         }
-        let wait = free.is_none() || !submitted;
-        queue.reap(wait, &mut |completion| {
+        let until = match free.is_none() || !submitted {
+            true => Until::OneEnded,
+            false => Until::Now,
+        };
+        queue.reap(until, &mut |completion| {
             let flight = &mut flights[completion.tag as usize];
             assert!(flight.busy, "completed twice");
             assert_eq!(completion.result, Ok(()));
@@ -231,7 +234,7 @@ fn full_queue(device: &dyn Device) {
             while queue.in_flight() > 0 {
                 let before = queue.in_flight();
                 let mut count = 0;
-                queue.reap(true, &mut |completion| {
+                queue.reap(Until::OneEnded, &mut |completion| {
                     seen[completion.tag as usize] += 1;
                     count += 1;
                 });
@@ -240,7 +243,7 @@ fn full_queue(device: &dyn Device) {
             }
             assert!(seen.iter().all(|n| *n == 1));
             // With nothing in flight a wait returns.
-            queue.reap(true, &mut |_| panic!("nothing was in flight"));
+            queue.reap(Until::OneEnded, &mut |_| panic!("nothing was in flight"));
         }
     }
 }
@@ -336,7 +339,7 @@ fn edges(device: &dyn Device) {
     };
     // SAFETY: the memory is longer than the request and outlives it.
     unsafe { queue.submit(req) }.expect("submit");
-    queue.reap(true, &mut |completion| {
+    queue.reap(Until::OneEnded, &mut |completion| {
         assert_eq!(completion.result, Err(IoError::Invalid))
     });
     expect(&mut *queue, end / 4096 - 1, 1, &[9]);
@@ -405,7 +408,7 @@ fn polling(device: &dyn Device) {
         queue.kick();
         let mut wakes = 0;
         loop {
-            queue.reap(false, &mut |completion| {
+            queue.reap(Until::Now, &mut |completion| {
                 assert_eq!(completion.result, Ok(()))
             });
             if queue.in_flight() == 0 {

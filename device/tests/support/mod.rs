@@ -6,7 +6,7 @@ pub mod conformance;
 use std::alloc::{alloc_zeroed, dealloc, Layout};
 use std::sync::OnceLock;
 
-use hugeswap_device::{Completion, Device, IoError, Op, Queue, Request};
+use hugeswap_device::{Completion, Device, IoError, Op, Queue, Request, Until};
 
 pub const PAGE: usize = 4096;
 pub const MIB: u64 = 1 << 20;
@@ -123,7 +123,7 @@ pub fn once(
     assert_eq!(queue.in_flight(), 1);
     let mut end = None;
     while queue.in_flight() > 0 {
-        queue.reap(true, &mut |Completion { tag: got, result }| {
+        queue.reap(Until::OneEnded, &mut |Completion { tag: got, result }| {
             assert_eq!(got, tag);
             assert!(end.replace(result).is_none(), "completed twice");
         });

@@ -3,11 +3,11 @@
 use crate::mm::PMD_SIZE;
 use crate::swap_cache::Abilities;
 use crate::sys::pagemap::Pagemap;
-use crate::sys::uffd::{self, Source, Uffd};
+use crate::sys::uffd::{self, Needs, Source, Uffd};
 use crate::sys::{mem, Errno};
 
 /// Opens the program's userfaultfd with every feature that helps and is there.
-pub fn open_program(user_mode_only: bool, no_move: bool) -> Result<(Uffd, Source, u64), Errno> {
+pub fn open_program(needs: Needs, no_move: bool) -> Result<(Uffd, Source, u64), Errno> {
     let full = uffd::FEATURE_PAGEFAULT_FLAG_WP
         | uffd::FEATURE_THREAD_ID
         | uffd::FEATURE_POISON
@@ -22,7 +22,7 @@ pub fn open_program(user_mode_only: bool, no_move: bool) -> Result<(Uffd, Source
         if no_move && features & uffd::FEATURE_MOVE != 0 {
             continue;
         }
-        match Uffd::open(features, user_mode_only) {
+        match Uffd::open(features, needs) {
             Ok((u, source)) => return Ok((u, source, features)),
             // EINVAL: a feature is unknown to this kernel.
             Err(Errno::EINVAL) => last = Errno::EINVAL,

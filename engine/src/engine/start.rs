@@ -21,7 +21,7 @@ use crate::sys::maps::MapsFile;
 use crate::sys::sched;
 use crate::sys::task;
 use crate::sys::thread::{self, Files};
-use crate::sys::uffd::{Source, Uffd};
+use crate::sys::uffd::{Needs, Source, Uffd};
 use crate::sys::{fd, mem, Errno};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -145,16 +145,16 @@ extern "C" fn child_main(arg: *mut u8) {
 /// The program's and staging's. The supervisor gets the first as well.
 fn open_uffds(control: &Control, link: i32) -> Result<(Uffd, Uffd, u64), StartError> {
     let s = &control.settings;
-    let (program, source, features) = probe::open_program(s.user_mode_only != 0, s.no_move != 0)
-        .map_err(StartError::Userfaultfd)?;
-    if source == Source::UserModeOnly && s.user_mode_only == 0 {
+    let needs = Needs::of_user_mode_only(s.user_mode_only != 0);
+    let (program, source, features) =
+        probe::open_program(needs, s.no_move != 0).map_err(StartError::Userfaultfd)?;
+    if source == Source::UserModeOnly && needs == Needs::AllFaults {
         return Err(StartError::Userfaultfd(Errno(libc::EPERM)));
     }
     Request::Faults
         .send_with(link, &[program.fd()])
         .map_err(StartError::NoRun)?;
-    let (staging, _) =
-        Uffd::open(features, s.user_mode_only != 0).map_err(StartError::Userfaultfd)?;
+    let (staging, _) = Uffd::open(features, needs).map_err(StartError::Userfaultfd)?;
     Ok((program, staging, features))
 }
 

@@ -13,14 +13,14 @@ mod shared;
 mod spin;
 mod transfer;
 
-use crate::device::Device;
+use crate::device::{Device, Until};
 use crate::mm::{PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR};
-use crate::policy::intake::{Arrival, Fault, ReadAhead};
+use crate::policy::intake::{Arrival, By, Fault, ReadAhead};
 use crate::policy::shared::SharedWrites;
 use crate::policy::Intake;
 use crate::pressure::Kick;
 use crate::swap_cache::{Ahead, Bytes, FillBuffers, Frame, Gather, Plan, SwapCache};
-use crate::swap_io::{SwapIo, Until};
+use crate::swap_io::SwapIo;
 use crate::sys::sched::Switches;
 use crate::sys::thread::now_ns;
 use crate::sys::uffd::{Msg, PageFault};
@@ -338,7 +338,7 @@ impl<'e> Handler<'e> {
                 let took_ns = now_ns() - s.start_ns;
                 stats.fault_ns.record(took_ns);
                 self.cache.load_took(pages, took_ns);
-                s.took = s.arrival.took(pages, true);
+                s.took = s.arrival.took(pages, By::Frame);
                 self.follow(s);
             }
             Plan::Wait => stats.pgmajfault.inc(),
@@ -350,7 +350,7 @@ impl<'e> Handler<'e> {
             } => {
                 stats.pgmajfault.inc();
                 self.near.leave();
-                s.took = s.arrival.took(pages.count(), true);
+                s.took = s.arrival.took(pages.count(), By::Frame);
                 self.submit(s.read(To::Frame(frame), pages, entry));
             }
             Plan::Fill {
@@ -359,7 +359,7 @@ impl<'e> Handler<'e> {
                 entry,
             } => {
                 stats.pgmajfault.inc();
-                s.took = s.arrival.took(pages.count(), false);
+                s.took = s.arrival.took(pages.count(), By::Buffer);
                 self.follow(s);
                 self.submit(s.read(To::Buffer(buffer), pages, entry));
             }

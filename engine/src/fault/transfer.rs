@@ -1,10 +1,10 @@
 //! Reads on their way: from the plan of what to read to the pages' being there.
 
 use super::Handler;
-use crate::device::Op;
+use crate::device::{Op, Until};
 use crate::mm::{PageMask, Pmd, SwapEntry, SwapPlace, PAGE_SIZE, PMD_NR};
 use crate::swap_cache::{Frame, Gather, GatherPlan, Source};
-use crate::swap_io::{Ended, Part, Until};
+use crate::swap_io::{Ended, Part, When};
 use crate::sys::thread::now_ns;
 
 /// Transfers that the handler has in flight at most.
@@ -134,9 +134,12 @@ impl Handler<'_> {
         self.cache.stats().device_read_bytes.add(bytes);
         // The one thread that jumps waits for this read and for nothing else.
         let alone = part.nr == 1 && self.io.in_flight() == 1 && self.near.is_near();
-        let now = alone && self.cache.reads_are_quick();
+        let when = match alone && self.cache.reads_are_quick() {
+            true => When::AtOnce,
+            false => When::Sent,
+        };
         // SAFETY: frame, buffer or gathering memory belong to this transfer until its end was handled.
-        unsafe { self.io.request(slot, part, now) };
+        unsafe { self.io.request(slot, part, when) };
     }
 
     /// Ends the transfers that are complete. False if no request has ended.

@@ -1,10 +1,10 @@
 //! Transfers: what reclaim writes, and what it reads that is to leave a device.
 
 use super::Reclaim;
-use crate::device::Op;
+use crate::device::{Op, Until};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_SIZE};
 use crate::swap_cache::Transfer;
-use crate::swap_io::{Ended, Part, Until};
+use crate::swap_io::{Ended, Part, When};
 
 /// Ranges being written, or read to leave a device, at most.
 pub(super) const TRANSFERS: usize = crate::control::WRITES;
@@ -97,7 +97,7 @@ impl Reclaim<'_> {
             Op::Read => stats.device_read_bytes.add(bytes),
         }
         // SAFETY: frame and buffer belong to this transfer until its end was handled.
-        unsafe { self.io.request(slot, part, false) };
+        unsafe { self.io.request(slot, part, When::Sent) };
     }
 
     /// Handles transfers that have ended.

@@ -49,10 +49,20 @@ impl Level {
         }
     }
 
-    fn note(&mut self, pages: u64, ended: bool) {
+    /// A walk has gone so many pages on from there.
+    fn went_on(&mut self, pages: u64) {
+        self.note(pages, 0.0);
+    }
+
+    /// The same, and has come to its end.
+    fn ended_after(&mut self, pages: u64) {
+        self.note(pages, 1.0);
+    }
+
+    fn note(&mut self, pages: u64, ends: f32) {
         let keep = 1.0 - 1.0 / MEMORY;
         self.went = self.went * keep + pages as f32;
-        self.ended = self.ended * keep + if ended { 1.0 } else { 0.0 };
+        self.ended = self.ended * keep + ends;
         self.page = -(self.ended / self.went.max(f32::MIN_POSITIVE)).ln_1p();
     }
 }
@@ -96,14 +106,14 @@ impl Lengths {
     /// A walk that had come to so many pages has come to more.
     pub fn goes_on(&mut self, from: u64, to: u64) {
         for passed in level(from)..level(to) {
-            self.0[passed].note(1 << passed, false);
+            self.0[passed].went_on(1 << passed);
         }
     }
 
     /// A walk of so many pages has come to its end.
     pub fn ended(&mut self, pages: u64) {
         let level = level(pages);
-        self.0[level].note(pages.max(1) - (1 << level), true);
+        self.0[level].ended_after(pages.max(1) - (1 << level));
     }
 
     /// How likely a walk that has come to `from` pages comes to so many.

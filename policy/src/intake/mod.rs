@@ -234,18 +234,27 @@ impl Approach {
     }
 }
 
+/// The way that pages come in by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    /// A frame: a whole folio's room.
+    Frame,
+    /// A buffer: single pages.
+    Buffer,
+}
+
 impl Arrival {
     /// It goes on with nothing.
     pub fn jumps(&self) -> bool {
         self.approach.jumps()
     }
 
-    /// What a read of so many pages for it takes for a walk; `whole`: by way of a frame. See `Walking`.
-    pub fn took(&self, pages: usize, whole: bool) -> usize {
+    /// What a read of so many pages for it takes for a walk. See `Walking`.
+    pub fn took(&self, pages: usize, by: By) -> usize {
         match self.approach {
             Approach::Jump(_) => 0,
-            Approach::Stride(_) if !whole => 0,
-            Approach::Walk(_) if !whole && pages >= FAR => PMD_NR,
+            Approach::Stride(_) if by == By::Buffer => 0,
+            Approach::Walk(_) if by == By::Buffer && pages >= FAR => PMD_NR,
             Approach::Walk(_) | Approach::Stride(_) => pages,
         }
     }

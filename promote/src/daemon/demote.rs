@@ -2,6 +2,7 @@
 
 use std::io;
 
+use super::walk::Goal;
 use super::{found, Daemon};
 use crate::machine::Machine;
 use crate::page::{Block, FileId, BATCH_BLOCKS, BLOCK_PAGES};
@@ -28,7 +29,7 @@ impl<M: Machine> Daemon<M> {
             if demoted >= DEMOTE_PAGES {
                 break;
             }
-            let Some((id, file, first)) = self.walk(true) else {
+            let Some((id, file, first)) = self.walk(Goal::ColdPages) else {
                 break;
             };
             match self.demote_window(id, &file, first, route, heat)? {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::files::Skip;
 use crate::machine::{Machine, Nodes};
 use crate::page::{FileId, Time, BLOCK_PAGES};
-use crate::place::{Failed, Folio};
+use crate::place::{Failed, Folio, Mapped};
 use crate::trace::budget::{Costs, Phase};
 use crate::trace::points::{Event, Kind};
 use crate::trace::turns::Turns;
@@ -496,7 +496,7 @@ impl Machine for Made {
         &(file, first): &(FileId, u64),
         folios: &[Folio],
         to: u32,
-        _: bool,
+        _: Mapped,
     ) -> io::Result<(Vec<bool>, Failed)> {
         let (mut moved, mut failed) = (Vec::new(), Failed::default());
         for folio in folios {

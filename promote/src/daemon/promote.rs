@@ -12,7 +12,7 @@ use crate::files::Skip;
 use crate::ledger::For;
 use crate::machine::{Machine, Nodes};
 use crate::page::{Block, FileId, Time, BATCH_BLOCKS, BLOCK_PAGES};
-use crate::place::{sum_where, Folio};
+use crate::place::{sum_where, Folio, Mapped};
 use crate::policy::{Next, Outcome};
 use crate::queue::Batch;
 use crate::tiers::Route;
@@ -186,9 +186,10 @@ impl<M: Machine> Daemon<M> {
         to: u32,
     ) -> io::Result<Vec<bool>> {
         self.enter(For::Looking);
-        let (moved, failed) = match self.machine.migrate(window, folios, to, true) {
+        let (moved, failed) = match self.machine.migrate(window, folios, to, Mapped::ByAnyone) {
             Err(err) if err.raw_os_error() == Some(libc::EPERM) => {
-                self.machine.migrate(window, folios, to, false)?
+                self.machine
+                    .migrate(window, folios, to, Mapped::ByUsAlone)?
             }
             other => other?,
         };

@@ -1,18 +1,17 @@
 //! Walks over all windows of the known files: for cold pages, and to learn which frame is of which
 //! file where the kernel names frames only.
 
+use super::walk::{Goal, Walk};
 use super::{Daemon, MOST_FRAMES, WINDOW};
 use crate::ledger::For;
 use crate::machine::Machine;
 use crate::page::{FileId, Time};
 
 impl<M: Machine> Daemon<M> {
-    /// The next window of a walk over the known files: for cold pages, or to
-    /// learn frames. `None` at the end of a pass.
-    pub(super) fn walk(&mut self, cold: bool) -> Option<(FileId, M::File, u64)> {
+    /// The next window of a walk over the known files. `None` at the end of a pass.
+    pub(super) fn walk(&mut self, goal: Goal) -> Option<(FileId, M::File, u64)> {
         let at = self.now();
-        let walk = if cold { &mut self.cold } else { &mut self.scan };
-        let mut walk = std::mem::take(walk);
+        let mut walk = std::mem::take(self.walk_for(goal));
         let longest = self.config.limits.window;
         if walk.begins(at, longest) {
             walk.files = self.machine.known();
@@ -34,8 +33,15 @@ impl<M: Machine> Daemon<M> {
                 _ => walk.at = (walk.at.0 + 1, 0),
             }
         }
-        *(if cold { &mut self.cold } else { &mut self.scan }) = walk;
+        *self.walk_for(goal) = walk;
         found
+    }
+
+    fn walk_for(&mut self, goal: Goal) -> &mut Walk {
+        match goal {
+            Goal::ColdPages => &mut self.cold,
+            Goal::Frames => &mut self.scan,
+        }
     }
 
     /// Where the kernel names frames only: learns which frames on the slow
@@ -49,7 +55,7 @@ impl<M: Machine> Daemon<M> {
             }
             self.drain();
             self.enter(For::Fixed);
-            let next = self.walk(false);
+            let next = self.walk(Goal::Frames);
             if let Some((id, file, first)) = &next {
                 self.learn_frames(*id, file, *first, at);
                 // Pages come to the slow nodes at any time.

@@ -7,6 +7,14 @@ use crate::page::{FileId, Time};
 /// A pass over all known files is not begun again sooner.
 const SCAN_PAUSE: Duration = Duration::from_secs(2);
 
+/// What a walk is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Goal {
+    ColdPages,
+    /// To learn which frame is of which file.
+    Frames,
+}
+
 /// A walk over all windows of the known files, a few at a time.
 #[derive(Debug, Default)]
 pub struct Walk {

@@ -31,6 +31,14 @@ pub fn memory_file(size: u64) -> io::Result<std::fs::File> {
     Ok(file)
 }
 
+/// Which folios may be moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mapped {
+    /// Those that others have mapped too.
+    ByAnyone,
+    ByUsAlone,
+}
+
 /// A part of a file, mapped to be looked at.
 pub struct Mapping {
     base: *mut libc::c_void,
@@ -131,10 +139,13 @@ impl Mapping {
         self.move_pages(pages, None, 0)
     }
 
-    /// Moves the folios of `pages` to `node`, whoever has mapped them; gives
+    /// Moves the folios of `pages` to `node`; gives
     /// their nodes or errnos, as far as the kernel has written them.
-    pub fn migrate(&self, pages: &[usize], node: i32, all: bool) -> io::Result<Vec<i32>> {
-        let flags = if all { MPOL_MF_MOVE_ALL } else { MPOL_MF_MOVE };
+    pub fn migrate(&self, pages: &[usize], node: i32, mapped: Mapped) -> io::Result<Vec<i32>> {
+        let flags = match mapped {
+            Mapped::ByAnyone => MPOL_MF_MOVE_ALL,
+            Mapped::ByUsAlone => MPOL_MF_MOVE,
+        };
         self.move_pages(pages, Some(&vec![node; pages.len()]), flags)
     }
 

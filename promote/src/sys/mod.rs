@@ -17,7 +17,7 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 pub use clock::{cpu_nanos, major_faults, monotonic_micros};
 pub use handle::{xfs_generation, Handle};
-pub use mapping::{memory_file, Mapping};
+pub use mapping::{memory_file, Mapped, Mapping};
 #[cfg(test)]
 pub use open::Lease;
 pub use open::{name_below, name_of, name_of_descriptor, what, What};

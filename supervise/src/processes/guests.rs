@@ -11,7 +11,7 @@ use hugeswap_control::LAYOUT;
 use hugeswap_sys::Errno;
 
 use super::engine_threads::lock;
-use super::guest::Guest;
+use super::guest::{Came, Guest};
 use super::ready::{token, DOOR, GUEST, LISTENING, PROCESS, SOCKET};
 use super::{Member, Processes, AGAIN};
 use crate::groups;
@@ -44,7 +44,7 @@ impl Processes {
         };
         for _ in 0..AT_A_TIME {
             match link::accept(door) {
-                Ok(fd) => self.meet(own(fd), false),
+                Ok(fd) => self.meet(own(fd), Came::ToTheSupervisor),
                 Err(e) if passes(e) => {
                     // They wait outside: nobody is refused for our want.
                     self.door
@@ -59,7 +59,7 @@ impl Processes {
         }
     }
 
-    fn meet(&mut self, socket: OwnedFd, by_door: bool) {
+    fn meet(&mut self, socket: OwnedFd, came: Came) {
         let (pid, process) = Process::of_peer(&socket);
         let n = self.next_guest;
         if self.poller.add(&socket, token(GUEST, n)).is_err() {
@@ -74,7 +74,7 @@ impl Processes {
                 pid,
                 process,
                 said: None,
-                by_door,
+                came,
             },
         );
     }
@@ -108,8 +108,8 @@ impl Processes {
             return;
         }
         let socket = own(fds[0]);
-        if link::names_sender(socket.as_raw_fd(), true).is_ok() {
-            self.meet(socket, true);
+        if link::name_sender(socket.as_raw_fd()).is_ok() {
+            self.meet(socket, Came::ByDoor);
         }
     }
 
@@ -152,11 +152,11 @@ impl Processes {
         let said = Request::receive_from(socket, &mut fds);
         // Guests have none to send.
         fds.close();
-        let is_it = |sender| !guest.by_door || sender == Some(guest.pid);
+        let is_it = |sender| guest.came != Came::ByDoor || sender == Some(guest.pid);
         match said {
             Err(Errno::EAGAIN) => {}
             Ok((Received::Packet(Some(said)), sender)) if guest.said.is_none() && is_it(sender) => {
-                let _ = link::names_sender(socket, false);
+                let _ = link::name_no_sender(socket);
                 guest.said = Some(said);
                 self.welcome(n);
             }

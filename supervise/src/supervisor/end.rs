@@ -95,7 +95,7 @@ impl Run {
                 );
             }
         }
-        News::Ended(s, stays).tell(status);
+        News::Ended { status: s, stays }.tell(status);
         // Daemons may live on; readers of our streams need not wait for them.
         sys::detach_streams(&[2]);
     }

@@ -26,7 +26,7 @@ use crate::owners::Swap;
 use crate::processes::Processes;
 use crate::run_args::RunArgs;
 use crate::stats_file::StatsFile;
-use crate::sys::{self, Ended, Process, Status};
+use crate::sys::{self, Ended, Process};
 use crate::words::News;
 use crate::{tasks, unmanaged};
 use watch::Front;
@@ -45,7 +45,7 @@ pub fn run(plan: Plan<'_>, status: OwnedFd, alive: OwnedFd, front: Process) -> i
         Ok(run) => run.supervise(&plan, Arc::new(status), alive, front),
         Err(f) => {
             errln!("hugeswap: {}", f.message);
-            News::Ended(Status::Exited(f.code), false).tell(&status);
+            News::ended_alone(f.code).tell(&status);
             0
         }
     }
@@ -198,7 +198,7 @@ impl Run {
         self.kill_all();
         let _ = sys::wait(self.program);
         errln!("hugeswap: {}", why.message);
-        News::Ended(Status::Exited(why.code), false).tell(status);
+        News::ended_alone(why.code).tell(status);
         0
     }
 

@@ -209,8 +209,8 @@ fn encrypts(args: &RunArgs) -> bool {
 
 /// UFFDIO_MOVE, since Linux 6.8.
 fn kernel_moves_pages() -> bool {
-    use hugeswap_sys::uffd::{Uffd, FEATURE_MOVE};
-    Uffd::open(FEATURE_MOVE, true)
+    use hugeswap_sys::uffd::{Needs, Uffd, FEATURE_MOVE};
+    Uffd::open(FEATURE_MOVE, Needs::UserFaults)
         .map(|(u, _)| u.close())
         .is_ok()
 }
