@@ -47,6 +47,16 @@ pub unsafe fn syscall<const N: usize>(nr: i64, args: [usize; N]) -> Result<usize
     check(unsafe { raw(nr, a) })
 }
 
+/// Repeats a call for as long as signals interrupt it.
+pub fn uninterrupted<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::EINTR) => {}
+            result => return result,
+        }
+    }
+}
+
 /// This thread's number.
 pub fn gettid() -> u32 {
     // SAFETY: no arguments.

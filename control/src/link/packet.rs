@@ -1,6 +1,7 @@
 //! One packet: its words, and the descriptors that come with it.
 
 use crate::MAX_DEVICES;
+use hugeswap_sys::syscall::uninterrupted;
 use hugeswap_sys::{fd, syscall, Errno};
 
 /// Descriptors in a packet at most.
@@ -141,20 +142,13 @@ pub(super) fn send(socket: i32, packet: &Packet, fds: &[i32], flags: i32) -> Res
     let mut control = ControlMessage::new(fds);
     let len = if fds.is_empty() { 0 } else { control.len };
     let at = (&raw mut control).cast();
-    with_header(piece, at, len, |header| loop {
-        let flags = (flags | libc::MSG_NOSIGNAL) as usize;
+    let flags = (flags | libc::MSG_NOSIGNAL) as usize;
+    with_header(piece, at, len, |header| {
+        let args = [socket as usize, &raw const *header as usize, flags];
         // SAFETY: the header and what it names outlive the call.
-        let sent = unsafe {
-            syscall(
-                libc::SYS_sendmsg,
-                [socket as usize, header as *const _ as usize, flags],
-            )
-        };
-        match sent {
-            Err(Errno::EINTR) => {}
-            r => return r.map(|_| ()),
-        }
-    })
+        uninterrupted(|| unsafe { syscall(libc::SYS_sendmsg, args) })
+    })?;
+    Ok(())
 }
 
 /// Room for what comes with a packet: its sender, and descriptors.
@@ -203,19 +197,12 @@ pub(super) fn receive(
         message: ControlMessage::new(&[]),
     };
     let (at, room) = ((&raw mut control).cast(), size_of::<Control>());
-    let (n, got) = with_header(piece, at, room, |header| loop {
-        let flags = (flags | libc::MSG_CMSG_CLOEXEC) as usize;
+    let flags = (flags | libc::MSG_CMSG_CLOEXEC) as usize;
+    let (n, got) = with_header(piece, at, room, |header| {
+        let args = [socket as usize, &raw mut *header as usize, flags];
         // SAFETY: the header and what it names outlive the call.
-        let n = unsafe {
-            syscall(
-                libc::SYS_recvmsg,
-                [socket as usize, header as *mut _ as usize, flags],
-            )
-        };
-        match n {
-            Err(Errno::EINTR) => {}
-            r => return r.map(|n| (n, header.msg_controllen)),
-        }
+        let n = uninterrupted(|| unsafe { syscall(libc::SYS_recvmsg, args) })?;
+        Ok((n, header.msg_controllen))
     })?;
     control.each(got, |kind, data| {
         let mut numbers = data

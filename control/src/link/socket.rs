@@ -1,5 +1,6 @@
 //! Sockets of Unix that keep packets apart: made, named, listened at.
 
+use hugeswap_sys::syscall::uninterrupted;
 use hugeswap_sys::{fd, syscall, Errno};
 
 /// Bytes of a socket's name at most, as the kernel has it.
@@ -62,21 +63,13 @@ fn with_name(call: i64, bytes: &[u8]) -> Result<i32, Errno> {
         .ok_or(Errno::EINVAL)?
         .copy_from_slice(bytes);
     let fd = socket()?;
-    loop {
-        // SAFETY: the name outlives the call.
-        let done = unsafe {
-            syscall(
-                call,
-                [fd as usize, &raw const name as usize, 2 + bytes.len()],
-            )
-        };
-        match done {
-            Ok(_) => return Ok(fd),
-            Err(Errno::EINTR) => {}
-            Err(e) => {
-                fd::close(fd);
-                return Err(e);
-            }
+    let args = [fd as usize, &raw const name as usize, 2 + bytes.len()];
+    // SAFETY: the name outlives the call.
+    match uninterrupted(|| unsafe { syscall(call, args) }) {
+        Ok(_) => Ok(fd),
+        Err(e) => {
+            fd::close(fd);
+            Err(e)
         }
     }
 }
