@@ -297,7 +297,7 @@ fn wrong_arguments() {
 fn without_a_memory_group() {
     let own = hugeswap_host::cgroup::Own::find().unwrap();
     let bench = |more: &[&str]| {
-        // In a mount name space of its own the groups can't be written.
+        // In a mount namespace of its own the groups can't be written.
         let script = "mount --make-rprivate / && mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && exec \"$@\"";
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", script]);

@@ -1,4 +1,4 @@
-//! unshare and setns. Some name spaces are for processes of one thread only; where the program is one,
+//! unshare and setns. Some namespaces are for processes of one thread only; where the program is one,
 //! the engine's threads must not stand in the way (`Engine::step_aside`).
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -17,7 +17,7 @@ const ENTERED_ALONE: i32 = libc::CLONE_NEWUSER | NEWTIME;
 /// How often the call is tried: threads of the kernel's for io_uring end a little later than ours.
 const TRIES: usize = 200;
 
-/// The process, or one before it, has entered name spaces, or a domain of Landlock's.
+/// The process, or one before it, has entered namespaces, or a domain of Landlock's.
 static APART: AtomicBool = AtomicBool::new(false);
 
 /// Whether a child may be unable to find the run's supervisor.
@@ -72,7 +72,7 @@ fn alone(
         return Err(err);
     }
     resident::keep_kernels_words(e);
-    // After it has a pid name space for its children a process can make no more threads: so that comes
+    // After it has a pid namespace for its children a process can make no more threads: so that comes
     // last, when ours are there again.
     let later = flags & libc::CLONE_NEWPID;
     gate::be_alone();

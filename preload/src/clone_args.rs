@@ -27,7 +27,7 @@ const SET_TID_SIZE: usize = 9;
 const LEAST: usize = 8 * 8;
 /// The kernel takes no more than a page.
 const WORDS: usize = PAGE_SIZE / 8;
-/// Levels of pid name spaces: MAX_PID_NS_LEVEL.
+/// Levels of pid namespaces: MAX_PID_NS_LEVEL.
 const LEVELS: usize = 32;
 
 /// A call that makes a child, as the kernel is to see it. It must not be moved once `args` was called.
@@ -129,7 +129,7 @@ impl CloneArgs {
         }
     }
 
-    /// Whether the child will be in name spaces from which the supervisor may not be seen.
+    /// Whether the child will be in namespaces from which the supervisor may not be seen.
     pub fn goes_apart(&self) -> bool {
         self.flags() & (libc::CLONE_NEWNET | libc::CLONE_NEWUSER) as u64 != 0
     }

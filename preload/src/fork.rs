@@ -50,7 +50,7 @@ pub fn clone(e: &'static Engine, f: &mut Frame, nr: i64) -> Result<usize, Errno>
 fn around(e: &'static Engine, f: &mut Frame, call: &mut CloneArgs) -> Result<usize, Errno> {
     e.fork_make_room();
     gate::be_alone();
-    // In other name spaces a child may not find the supervisor.
+    // In other namespaces a child may not find the supervisor.
     let apart = alone::may_be_apart() || call.goes_apart();
     let [door, theirs] = match apart {
         true => link::pair().unwrap_or([-1; 2]),

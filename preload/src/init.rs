@@ -237,7 +237,7 @@ impl Targets {
             // SAFETY: passed on.
             unsafe { patch::redirect(name, from, to) }?;
         }
-        // Few programs need these: filters of system calls, userfaultfds of their own, name spaces,
+        // Few programs need these: filters of system calls, userfaultfds of their own, namespaces,
         // protection keys, memory that is shared in the way of System V; what tells of the process's
         // threads, and what ends it as this program. Not every C library has all of them.
         for (name, to) in [

@@ -18,7 +18,7 @@
 //! | `protect`, `advise` | mprotect; madvise, process_madvise |
 //! | `stretch` | hooks keep out of each other's way |
 //! | `brk`, `fork`, `clone` | the heap; fork and what is like it |
-//! | `alone` | unshare, setns: name spaces for processes of one thread |
+//! | `alone` | unshare, setns: namespaces for processes of one thread |
 //! | `rights` | setuid and its like: the engine's threads give up rights with the program |
 //! | `arch` | what the processor decides: assembly, layouts of registers and threads |
 //! | `clone_args` | the memory that the kernel reads and writes when a child is made |

@@ -58,7 +58,7 @@ impl Mark {
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Of this process, up to the first of its pid name space.
+/// Of this process, up to the first of its pid namespace.
 fn ancestors() -> BTreeSet<u32> {
     let mut found = BTreeSet::new();
     let mut pid = std::process::id();

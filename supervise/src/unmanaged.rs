@@ -502,7 +502,7 @@ fn lacks_address(environment: &[u8]) -> bool {
     !environment.is_empty() && !strings.any(is_address)
 }
 
-/// The number that a process has in its own name space.
+/// The number that a process has in its own namespace.
 fn own_number(pid: u32) -> u32 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"));

@@ -59,7 +59,7 @@ pub struct Threads {
 
 /// Counts the threads; `ours` are the engine's.
 pub fn count(ours: &[u32]) -> Threads {
-    // Not by their numbers: /proc may be another pid name space's.
+    // Not by their numbers: /proc may be another pid namespace's.
     let alive = |&&tid: &&u32| tid != 0 && is_alive(tid);
     let ours = ours.iter().filter(alive).count();
     let mut room = [0; 8192];

@@ -47,7 +47,7 @@ pub unsafe fn spawn(
         let top = arch::lay_stack(block.add(STACK), entry, arg);
 
         // Root and working directory are its own: a thread that shares them may not change its mount
-        // name space.
+        // namespace.
         let mut flags = libc::CLONE_VM
             | libc::CLONE_SIGHAND
             | libc::CLONE_THREAD
@@ -180,7 +180,7 @@ pub fn exit_group(code: i32) -> ! {
 
 /// Ends the whole process as if somebody had killed it.
 pub fn end_killed() -> ! {
-    // SAFETY: no memory is passed. The first process of a name space can't be killed by itself.
+    // SAFETY: no memory is passed. The first process of a namespace can't be killed by itself.
     let _ = unsafe { syscall(libc::SYS_kill, [getpid() as usize, libc::SIGKILL as usize]) };
     exit_group(128 + libc::SIGKILL)
 }

@@ -24,9 +24,9 @@ fn run(what: &str, options: &[&str]) -> Done {
     done
 }
 
-/// A program that is started in other name spaces is managed like one that was forked there.
+/// A program that is started in other namespaces is managed like one that was forked there.
 #[test]
-fn programs_in_other_network_and_user_name_spaces() {
+fn programs_in_other_network_and_user_namespaces() {
     let hog = compile("hog");
     let hog = hog.display();
     for line in [
@@ -63,8 +63,8 @@ fn no_descriptor_is_left_by_an_exec_elsewhere() {
 
 /// Two processes that are both number 1 as they see themselves.
 #[test]
-fn in_name_spaces_of_their_own() {
-    run("name_spaces", &[]).has_swapped();
+fn in_namespaces_of_their_own() {
+    run("namespaces", &[]).has_swapped();
 }
 
 #[test]

@@ -176,8 +176,8 @@ fn hundreds_in_turn() {
 
 /// Its engine's threads do not stand in the way.
 #[test]
-fn a_mount_name_space_is_entered() {
-    let program = compile("name_spaces");
+fn a_mount_namespace_is_entered() {
+    let program = compile("namespaces");
     let dir = Dir::new("names");
     let done = Run::new(64, [program.as_os_str(), dir.path().as_os_str()])
         .seconds(60)
@@ -185,9 +185,9 @@ fn a_mount_name_space_is_entered() {
     assert_eq!(done.stdout, "ok\n", "{done}");
 }
 
-/// Name spaces for processes of one thread only: the engine's threads end for the time of the call.
+/// Namespaces for processes of one thread only: the engine's threads end for the time of the call.
 #[test]
-fn user_and_time_name_spaces_are_entered() {
+fn user_and_time_namespaces_are_entered() {
     let program = compile("one_thread");
     let plain = std::process::Command::new(&program).output().unwrap();
     assert_eq!(plain.stdout, b"ok\n", "{plain:?}");
@@ -207,7 +207,7 @@ fn rights_are_given_up() {
     done.has_swapped();
 }
 
-/// Forks in a network and user name space, without /proc, in a domain of Landlock's: a child is found all the
+/// Forks in a network and user namespace, without /proc, in a domain of Landlock's: a child is found all the
 /// same.
 #[test]
 fn children_that_cannot_find_the_supervisor() {

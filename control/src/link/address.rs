@@ -66,7 +66,7 @@ impl Door {
 }
 
 /// Where the supervisor is: an abstract name, which needs no file system and no rights, and a path,
-/// for another network name space. And what to say there.
+/// for another network namespace. And what to say there.
 #[derive(Clone, Copy)]
 pub struct Address {
     name: [u8; ROOM],

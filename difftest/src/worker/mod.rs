@@ -128,7 +128,7 @@ fn step(w: &mut World, id: u64) {
         Kind::Wait => process::wait_for_one(w),
         Kind::Kill => process::kill(w, &mut r),
         Kind::Stop => process::stop(w, &mut r),
-        Kind::NameSpace => process::name_space(w, &mut r),
+        Kind::Namespace => process::namespace(w, &mut r),
         Kind::Spawn => process::spawn(w, &mut r),
         Kind::Threads => threads::write_together(w, &mut r),
         Kind::ForkUnderThreads => threads::fork_meanwhile(w, &mut r),

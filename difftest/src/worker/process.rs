@@ -65,7 +65,7 @@ fn become_child(w: &mut World, shadow_fd: i32) {
     (w.file, w.direct) = super::io::open_files(&w.dir, direct);
 }
 
-/// A child by the C library, by one of the system calls, or in a pid name space of its own.
+/// A child by the C library, by one of the system calls, or in a pid namespace of its own.
 fn make_child(r: &mut Rng) -> i32 {
     let (mut parent_tid, mut child_tid) = (0i32, 0i32);
     let flags = libc::CLONE_PARENT_SETTID | libc::CLONE_CHILD_SETTID;
@@ -135,8 +135,8 @@ fn lock_without_rights() {
     unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &most) };
 }
 
-/// Enters name spaces that are for processes of one thread only.
-pub fn name_space(w: &mut World, r: &mut Rng) {
+/// Enters namespaces that are for processes of one thread only.
+pub fn namespace(w: &mut World, r: &mut Rng) {
     let user = w.depth > 0 && r.one_in(3);
     let net = if r.one_in(2) { libc::CLONE_NEWNET } else { 0 };
     if user {
@@ -166,7 +166,7 @@ pub fn name_space(w: &mut World, r: &mut Rng) {
     // Without rights, or one in another too often.
     let may_be = [libc::EPERM, libc::ENOSPC, libc::EBADF];
     if failed != 0 && !may_be.contains(&errno()) {
-        fail_with(format_args!("a name space is refused: errno {}", errno()));
+        fail_with(format_args!("a namespace is refused: errno {}", errno()));
     }
     w.check_some(r, 64);
 }

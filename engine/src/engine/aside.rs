@@ -1,4 +1,4 @@
-//! Some calls are for processes of one thread only: those that enter a user or a time name space. Where
+//! Some calls are for processes of one thread only: those that enter a user or a time namespace. Where
 //! the program has one thread the engine's threads end for the time of such a call.
 //!
 //! | step | who | what |
@@ -48,7 +48,7 @@ impl Engine {
         if !ours.into_iter().all(task::is_alive) {
             return Err(Errno::EINVAL);
         }
-        // Who has entered a pid name space for its children can't make threads any more.
+        // Who has entered a pid namespace for its children can't make threads any more.
         // SAFETY: the entry does nothing.
         let probe = unsafe { thread::spawn(nothing, core::ptr::null_mut(), thread::Files::Own) }?;
         let limits = Raised::raise();
@@ -78,7 +78,7 @@ impl Engine {
         drop(limits);
         if let Err(err) = started {
             self.cache.charge.log(&format!(
-                "the engine could not start again in process {}, which has entered a name space: {err}: ending it",
+                "the engine could not start again in process {}, which has entered a namespace: {err}: ending it",
                 thread::getpid()
             ));
             thread::exit_group(EXIT_START);

@@ -179,7 +179,7 @@ impl Link {
     }
 
     /// In the handler thread: a socket of that thread's table goes to the supervisor. The thread may be a child's in
-    /// another pid name space, and its number somebody else's here: so the socket must be the right one.
+    /// another pid namespace, and its number somebody else's here: so the socket must be the right one.
     pub(super) fn hand_door(&self, door: i32, tid: u32, inode: u64) -> Result<(), Errno> {
         let handed = fd::of_thread(tid, door)?;
         let sent = match fd::socket_inode(handed) {

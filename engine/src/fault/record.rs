@@ -16,7 +16,7 @@ const EVERY_NS: u64 = 10_000_000;
 /// Of a handler thread.
 pub struct Record {
     file: i32,
-    /// The process's in the run: it has a number of its own in each pid name space.
+    /// The process's in the run: it has a number of its own in each pid namespace.
     id: u32,
     records: Block,
     /// Of the last page and thread in the block.

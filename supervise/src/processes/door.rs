@@ -12,7 +12,7 @@ use crate::sys::own;
 
 /// Where processes find the supervisor, and what they get.
 pub struct Door {
-    /// By its name, and by a path for those in another network name space.
+    /// By its name, and by a path for those in another network namespace.
     pub(super) listening: Vec<OwnedFd>,
     /// The second one's file, by which it has a path.
     _path: Option<File>,

@@ -23,7 +23,7 @@ pub fn is_engine_thread(pages: &Pages, tid: u32) -> bool {
         let line = status.lines().find_map(|l| l.strip_prefix(name))?;
         line.split_ascii_whitespace().last()?.parse().ok()
     };
-    // The second is its number in its own name space, by which the engine knows it.
+    // The second is its number in its own namespace, by which the engine knows it.
     let (Some(process), Some(own)) = (last("Tgid:"), last("NSpid:")) else {
         return false;
     };

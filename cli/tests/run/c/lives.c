@@ -1,4 +1,4 @@
-/* Lives and deaths: name spaces, kills between clone and the first instruction, roots without /proc. */
+/* Lives and deaths: namespaces, kills between clone and the first instruction, roots without /proc. */
 #include "check.h"
 #include <sched.h>
 #include <sys/prctl.h>
@@ -22,7 +22,7 @@ static void wait_for(const char *name) {
   while (access(path, F_OK)) usleep(1000);
 }
 
-/* Process 1 of a name space: what it wrote is there after the other one did the same. */
+/* Process 1 of a namespace: what it wrote is there after the other one did the same. */
 static void one(const char *mine, const char *theirs) {
   MUST(getpid() == 1);
   char *p = map_rw(BYTES);
@@ -45,12 +45,12 @@ static pid_t start(const char *self, const char *what) {
   return pid;
 }
 
-static void in_name_space(const char *self, const char *what) {
+static void in_namespace(const char *self, const char *what) {
   MUST(unshare(CLONE_NEWPID) == 0);
   wait_ok(start(self, what), what);
 }
 
-static void name_spaces(const char *self) {
+static void namespaces(const char *self) {
   pid_t a = start(self, "outer_a"), b = start(self, "outer_b");
   wait_ok(a, "a");
   wait_ok(b, "b");
@@ -348,14 +348,14 @@ int main(int argc, char **argv) {
   dir = argv[2];
   if (!strcmp(what, "one_a")) one("a", "b");
   else if (!strcmp(what, "one_b")) one("b", "a");
-  else if (!strcmp(what, "outer_a")) in_name_space(argv[0], "one_a");
-  else if (!strcmp(what, "outer_b")) in_name_space(argv[0], "one_b");
+  else if (!strcmp(what, "outer_a")) in_namespace(argv[0], "one_a");
+  else if (!strcmp(what, "outer_b")) in_namespace(argv[0], "one_b");
   else if (!strcmp(what, "other")) other();
   else if (!strcmp(what, "writer")) write_for_ever();
   else if (!strcmp(what, "writer_execs")) writer_execs(argv[0]);
   else if (!strcmp(what, "late")) late();
   else {
-    if (!strcmp(what, "name_spaces")) name_spaces(argv[0]);
+    if (!strcmp(what, "namespaces")) namespaces(argv[0]);
     else if (!strcmp(what, "killed_at_clone")) killed_at_clone(argv[0]);
     else if (!strcmp(what, "empty_root")) empty_root();
     else if (!strcmp(what, "numbers")) numbers();

@@ -1,4 +1,4 @@
-/* User and time name spaces are entered by processes of one thread only. */
+/* User and time namespaces are entered by processes of one thread only. */
 #include "check.h"
 #include <dirent.h>
 #include <sched.h>
@@ -32,33 +32,33 @@ static void user(void) {
   int files = open_files();
   MUST(unshare(CLONE_NEWUSER) == 0);
   MUST(open_files() == files);
-  works(p, n, "user name space");
+  works(p, n, "user namespace");
 }
 
 static void all_kinds(void) {
   MUST(unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC) == 0);
-  verify(p, n, 1, "several name spaces");
+  verify(p, n, 1, "several namespaces");
   pid_t pid = fork();
   if (pid == 0) {
     MUST(getpid() == 1);
-    works(p, n, "first of its name space");
+    works(p, n, "first of its namespace");
     _exit(0);
   }
-  /* Without its first process there are no more in that name space. */
-  wait_ok(pid, "several name spaces");
-  verify(p, n, 1, "several name spaces");
+  /* Without its first process there are no more in that namespace. */
+  wait_ok(pid, "several namespaces");
+  verify(p, n, 1, "several namespaces");
 }
 
-/* With the /proc of another pid name space, which knows our threads by other numbers. */
+/* With the /proc of another pid namespace, which knows our threads by other numbers. */
 static void first(void) {
   u64 args[8] = {CLONE_NEWPID, 0, 0, 0, SIGCHLD};
   pid_t pid = syscall(SYS_clone3, args, sizeof args);
   if (pid == 0) {
     MUST(getpid() == 1 && unshare(CLONE_NEWUSER) == 0);
-    works(p, n, "first of a pid name space");
+    works(p, n, "first of a pid namespace");
     _exit(0);
   }
-  wait_ok(pid, "first of a pid name space");
+  wait_ok(pid, "first of a pid namespace");
 }
 
 /* No thread can be made any more: refused, and nothing is lost. */
@@ -66,7 +66,7 @@ static void too_late(void) {
   MUST(unshare(CLONE_NEWPID) == 0);
   int made = unshare(CLONE_NEWUSER);
   MUST(made == 0 || errno == EINVAL);
-  works(p, n, "after a pid name space");
+  works(p, n, "after a pid namespace");
 }
 
 static void its_own_clock(void) {
@@ -76,7 +76,7 @@ static void its_own_clock(void) {
   MUST(fd >= 0 && write(fd, back, sizeof back - 1) == sizeof back - 1 && close(fd) == 0);
   for (int i = 0; i < 5; i++) {
     MUST(enter("/proc/self/ns/time_for_children", i & 1 ? CLONE_NEWTIME : 0) == 0);
-    works(p, n, "time name space");
+    works(p, n, "time namespace");
   }
 }
 
@@ -96,9 +96,9 @@ static void anothers(void) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/ns/user", pid);
   MUST(enter(path, CLONE_NEWUSER) == 0);
-  works(p, n, "another's user name space");
+  works(p, n, "another's user namespace");
   close(to[1]);
-  wait_ok(pid, "another's user name space");
+  wait_ok(pid, "another's user namespace");
 }
 
 static void by_number(void) {

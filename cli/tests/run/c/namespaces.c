@@ -1,4 +1,4 @@
-/* A mount name space may be entered only by a thread whose root and working directory are its own. */
+/* A mount namespace may be entered only by a thread whose root and working directory are its own. */
 #include "check.h"
 #include <sched.h>
 #include <sys/mount.h>
@@ -10,7 +10,7 @@ int main(int argc, char **argv) {
   fill(p, n, 1);
   int now = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
   MUST(now >= 0 && setns(now, CLONE_NEWNS) == 0);
-  verify(p, n, 1, "in the same name space");
+  verify(p, n, 1, "in the same namespace");
   MUST(unshare(CLONE_NEWNS) == 0);
   /* Nobody is left in the directory that the program has left. */
   MUST(mount("none", "/", 0, MS_REC | MS_PRIVATE, 0) == 0);
