@@ -42,6 +42,8 @@ pub enum Happens {
     Shrinks(FileId, u64),
     /// The kernel demotes all of it.
     Demotes(FileId),
+    /// Somebody else moves all of it to the fast node.
+    Promotes(FileId),
     /// All clocks go forward by so much, as after the machine has slept.
     Jumps(u64),
     Signal,
@@ -93,6 +95,8 @@ pub struct Made {
     pub room: u64,
     /// The kernel refuses to move them.
     pub stuck: bool,
+    /// What its kernel tells of.
+    pub kind: Kind,
     /// Times at which the events were switched on; at which files were opened that are not there.
     pub switched: Vec<u64>,
     pub missed: u64,
@@ -129,6 +133,7 @@ impl Made {
             files: HashMap::new(),
             room: 1 << 20,
             stuck: false,
+            kind: Kind::Reads,
             switched: Vec::new(),
             missed: 0,
             longest: Duration::ZERO,
@@ -301,6 +306,12 @@ impl Made {
                         pages.fill(SLOW);
                     }
                 }
+                Happens::Promotes(id) => {
+                    if let Some(pages) = self.files.get_mut(&id) {
+                        self.room -= pages.iter().filter(|&&node| node == SLOW).count() as u64;
+                        pages.fill(FAST);
+                    }
+                }
                 Happens::Jumps(micros) => {
                     self.clock.set(self.clock.get() + micros);
                     self.seen = self.clock.get();
@@ -341,7 +352,7 @@ impl Machine for Made {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Reads
+        self.kind
     }
 
     fn measure(&mut self) -> Costs {

@@ -213,6 +213,8 @@ impl<M: Machine> Daemon<M> {
                 if stopped {
                     return Ok(End::Signal);
                 }
+            } else {
+                self.end_watching();
             }
             if self.work_until(end)? {
                 return Ok(End::Signal);

@@ -5,9 +5,11 @@ use std::time::Duration;
 use super::made::{file, Happens, Made, FAST, SLOW};
 use super::{Config, Daemon, End};
 use crate::ledger::For;
+use crate::machine::Machine;
 use crate::policy::Limits;
 use crate::stats::Stats;
 use crate::tiers::{Fast, Route};
+use crate::trace::points::Kind;
 
 /// MiB, in pages.
 const MIB: u64 = 256;
@@ -115,6 +117,45 @@ fn while_no_page_is_slow_nothing_is_watched() {
     assert!(daemon.machine.switched.is_empty());
     assert!(daemon.machine.share(0) < 0.002, "{:?}", daemon.stats);
     assert_eq!(daemon.stats.sample_duty, 0.0);
+}
+
+/// Older kernels tell of activations, and there the events stay on: but not for nothing.
+#[test]
+fn activations_are_watched_while_some_page_is_slow() {
+    let machine = || {
+        let mut machine = Made::new(8).slow(file(1), 16).slow(file(2), 16);
+        machine.kind = Kind::Activations;
+        machine.files.insert(file(2), vec![FAST; 16 * MIB as usize]);
+        machine
+            .then(30, Happens::Vanishes(file(1)))
+            .then(200, Happens::Demotes(file(2)))
+    };
+    for (seconds, watches) in [(20, true), (150, false), (260, true)] {
+        let daemon = run(config(), machine(), seconds);
+        assert_eq!(daemon.machine.watching(), watches, "after {seconds}");
+        let duty = if watches { 1.0 } else { 0.0 };
+        assert_eq!(daemon.stats.sample_duty, duty, "after {seconds}");
+        assert!(daemon.machine.switched.len() <= 2, "after {seconds}");
+    }
+}
+
+/// Pages come to the slow node and go again and again: switching the events has its budget here too.
+#[test]
+fn activations_are_not_switched_on_and_off_all_the_time() {
+    let mut machine = Made::new(128).slow(file(1), 1);
+    machine.kind = Kind::Activations;
+    machine.dear.switch = 30_000_000;
+    for second in 1..600 {
+        let happens = match second % 2 {
+            0 => Happens::Demotes(file(1)),
+            _ => Happens::Promotes(file(1)),
+        };
+        machine = machine.then(second, happens);
+    }
+    let daemon = run(config(), machine, 600);
+    let (switched, share) = (daemon.machine.switched.len(), daemon.machine.share(0));
+    assert!((2..60).contains(&switched), "{switched}");
+    assert!(share < 0.01, "{share}: {:?}", daemon.stats);
 }
 
 #[test]

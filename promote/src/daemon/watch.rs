@@ -17,8 +17,11 @@ impl<M: Machine> Daemon<M> {
     /// How long the events are to be on in the interval that begins; it may be not at all.
     pub(super) fn on_time(&mut self, begin: Time) -> Duration {
         if self.kind() == Kind::Activations {
-            // A page is activated once: what is missed is missed.
-            return self.config.interval;
+            // A page is activated once: what is missed is missed. Only switching has its pace.
+            return match self.machine.watching() || self.paces.switch.due(begin) {
+                true => self.config.interval,
+                false => Duration::ZERO,
+            };
         }
         if !self.paces.switch.due(begin) {
             return Duration::ZERO;
@@ -163,6 +166,20 @@ impl<M: Machine> Daemon<M> {
             sample: self.costs.sample + self.handling,
             ..self.costs
         }
+    }
+
+    /// No page is slow any more. Activations, which are watched for longer than an interval, are watched no more.
+    pub(super) fn end_watching(&mut self) {
+        if !self.machine.watching() {
+            return;
+        }
+        self.drain();
+        let costs = self.costs();
+        self.enter(For::Fixed);
+        self.machine.stop(costs);
+        let cost = self.phase.cost + self.enter(For::Fixed);
+        // The next begins when what this has cost is paid for: pages may come and go all the time.
+        self.paces.switch.done(self.now(), cost);
     }
 
     pub(super) fn finish_phase(&mut self) {
