@@ -10,25 +10,27 @@ use std::time::{Duration, Instant};
 
 use hugeswap_host::{kernel_swap, os, swap_spec};
 
-/// Swap is one for the whole machine: one test at a time.
-fn root() -> MutexGuard<'static, ()> {
+/// Swap is one for the whole machine: one test at a time. The kernel shares its swap out among all that
+/// is on, and another one going off takes room from ours: with swap of others there is nothing to be
+/// measured. That of a test beside this one goes off soon.
+fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     assert!(
         os::is_root(),
         "this test needs root: run the tests with sudo"
     );
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The kernel shares its swap out among all that is on, and another one going off takes room from
-/// ours: with swap of others there is nothing to be measured.
-fn is_disturbed() -> bool {
-    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    let others = swaps.lines().count() > 1;
-    if others {
-        eprintln!("NOT TESTED: other swap is on:\n{swaps}");
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let swaps = || fs::read_to_string("/proc/swaps").unwrap();
+    let end = Instant::now() + Duration::from_secs(120);
+    while swaps().lines().count() > 1 {
+        assert!(
+            Instant::now() < end,
+            "this test needs the kernel's swap off; on is:\n{}",
+            swaps()
+        );
+        std::thread::sleep(Duration::from_millis(100));
     }
-    others
+    one
 }
 
 /// A directory on a disk, removed if it is empty.
@@ -71,10 +73,7 @@ fn bench(dir: &Dir, more: &[&str]) -> Command {
 
 #[test]
 fn measures_the_kernel() {
-    let _one = root();
-    if is_disturbed() {
-        return;
-    }
+    let _one = alone();
     let dir = Dir::new("bench");
     let output = bench(
         &dir,
@@ -99,10 +98,7 @@ fn measures_the_kernel() {
 
 #[test]
 fn leaves_nothing_when_killed() {
-    let _one = root();
-    if is_disturbed() {
-        return;
-    }
+    let _one = alone();
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
         let dir = Dir::new("killed");
         let mut child = bench(&dir, &["--rounds", "100000", "--runs", "1"])
@@ -140,10 +136,7 @@ fn programs(dir: &Dir, more: &[&str]) -> Command {
 
 #[test]
 fn a_program_on_all_sides() {
-    let _one = root();
-    if is_disturbed() {
-        return;
-    }
+    let _one = alone();
     let dir = Dir::new("programs");
     let html = std::env::temp_dir().join(format!("hugeswap-programs-{}.html", std::process::id()));
     let output = programs(&dir, &["--runs", "1"])
@@ -190,10 +183,7 @@ fn a_program_on_all_sides() {
 
 #[test]
 fn interrupted_programs_leave_nothing() {
-    let _one = root();
-    if is_disturbed() {
-        return;
-    }
+    let _one = alone();
     for signal in [libc::SIGINT, libc::SIGKILL] {
         let dir = Dir::new("interrupted-programs");
         let mut child = programs(&dir, &["--runs", "1000", "--against", "file"])
@@ -223,10 +213,7 @@ fn interrupted_programs_leave_nothing() {
 /// Of a report that takes hours, what was measured before Ctrl-C is kept.
 #[test]
 fn an_interrupted_report_has_what_was_measured() {
-    let _one = root();
-    if is_disturbed() {
-        return;
-    }
+    let _one = alone();
     let dir = Dir::new("interrupted");
     let mut child = Command::new(env!("CARGO_BIN_EXE_hugeswap"))
         .args(["bench", "all", "--quick", "--memory", "64M"])

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::support::{compile, hugeswap, kill, library, long, machine, wait_for};
+use crate::support::{compile, hugeswap, kill, library, machine, wait_for};
 use crate::support::{Dir, Done, Run, SlowDisk};
 
 fn run(what: &str, options: &[&str]) -> Done {
@@ -240,10 +240,8 @@ fn a_supervisor_that_is_stopped() {
 
 /// If it does not go on the run ends, and says why.
 #[test]
+#[ignore = "long: ./test --long"]
 fn a_supervisor_that_stays_stopped() {
-    if !long() {
-        return;
-    }
     let hog = compile("hog");
     let mut run = Run::new(64, [hog.as_os_str(), "48".as_ref(), "wait".as_ref()]).start();
     run.wait_for_output("ready");
@@ -255,10 +253,8 @@ fn a_supervisor_that_stays_stopped() {
 
 /// Time in which the front did not run either does not count: as when all of a run is frozen.
 #[test]
+#[ignore = "long: ./test --long"]
 fn a_run_that_stands_still() {
-    if !long() {
-        return;
-    }
     let dir = Dir::new("lives");
     let program = compile("lives");
     let line = [
