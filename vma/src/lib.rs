@@ -58,11 +58,13 @@ mod phase;
 mod queue;
 mod snapshot;
 mod table;
+mod transitions;
 
 pub use lru::Lru;
+pub use phase::IoState;
 pub use queue::Queue;
 pub use snapshot::{Snapshot, Where};
 pub use table::{
-    Had, HandleTable, IoState, Nonces, Range, RangeGuard, Ranges, SlotTable, Tags, HANDLES_AT,
-    LEAF, NONCES_AT, ROOT, SLOTS_AT,
+    Had, HandleTable, Nonces, Range, RangeGuard, Ranges, SlotTable, Tags, HANDLES_AT, LEAF,
+    NONCES_AT, ROOT, SLOTS_AT,
 };

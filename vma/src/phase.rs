@@ -1,4 +1,4 @@
-//! What is under way for a range, and how that changes: the only way in which it does.
+//! What is under way for a range, and how that changes: pure, without a lock or memory.
 //!
 //! At most one transfer is in flight for a range. Its phase says which; what belongs to a phase is set with it:
 //!
@@ -14,10 +14,57 @@
 //! | Inactive | Writing | `begin_writing` |
 //! | Reading, Ahead, Inactive, Writing | Idle | `end` |
 //!
-//! A hook holds a range in the phases that are settled (`RangeGuard::hold`), beside the phase.
+//! `RangeGuard` has these for whoever has the range's lock (`transitions`): nothing else can change the phase. A hook
+//! holds a range in the phases that are settled (`RangeGuard::hold`), beside the phase.
 
-use super::table::{IoState, RangeGuard, State};
 use hugeswap_mm::PageMask;
+
+/// The transfer in flight for a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum IoState {
+    Idle = 0,
+    Reading = 1,
+    Filling = 2,
+    Writing = 3,
+    Ahead = 4,
+    Inactive = 5,
+    Leaving = 6,
+    /// Settled, and held by a hook until the kernel has said what becomes of the pages.
+    Held = 7,
+}
+
+/// In the word beside the state that the range has without it.
+pub(super) const HELD: u32 = 8;
+
+impl IoState {
+    /// No transfer is in flight.
+    pub fn is_settled(self) -> bool {
+        matches!(self, IoState::Idle | IoState::Ahead | IoState::Inactive)
+    }
+}
+
+impl IoState {
+    pub(super) fn from_word(w: u32) -> IoState {
+        match w & HELD {
+            0 => IoState::below(w),
+            _ => IoState::Held,
+        }
+    }
+
+    /// The state, held or not.
+    pub(super) fn below(w: u32) -> IoState {
+        match w & !HELD {
+            0 => IoState::Idle,
+            1 => IoState::Reading,
+            2 => IoState::Filling,
+            3 => IoState::Writing,
+            4 => IoState::Ahead,
+            6 => IoState::Leaving,
+            _ => IoState::Inactive,
+        }
+    }
+}
 
 /// What belongs to the transfer of a range.
 #[derive(Clone, Copy, Debug)]
@@ -30,15 +77,15 @@ pub struct UnderWay {
     /// Staging frame or fill buffer of the transfer in flight.
     pub(super) buffer: u32,
     /// Somebody faulted while the transfer was in flight.
-    wanted: bool,
+    pub(super) wanted: bool,
     /// The folio that is being written is to come back as a whole.
-    back: bool,
+    pub(super) back: bool,
     /// The read in flight is ahead of its fault.
-    ahead: bool,
+    pub(super) ahead: bool,
 }
 
 /// Whether one phase may follow another.
-fn may_follow(from: IoState, to: IoState) -> bool {
+pub(super) fn may_follow(from: IoState, to: IoState) -> bool {
     use IoState::*;
     match to {
         Idle => from != Held,
@@ -51,156 +98,52 @@ fn may_follow(from: IoState, to: IoState) -> bool {
     }
 }
 
-impl State {
-    /// Pages of the transfer in flight, or in the frame.
-    #[inline]
-    pub fn moving(&self) -> PageMask {
-        self.under_way.pages
-    }
-
-    /// The frame or fill buffer of the transfer.
-    #[inline]
-    pub fn buffer(&self) -> u32 {
-        self.under_way.buffer
-    }
-
-    /// Pages that `track` names; while Filling those that are inactive meanwhile.
-    #[inline]
-    pub fn held(&self) -> PageMask {
-        self.under_way.held
-    }
-
-    /// Somebody faulted while the transfer was in flight.
-    pub fn is_wanted(&self) -> bool {
-        self.under_way.wanted
-    }
-
-    /// The folio that is being written is to come back as a whole.
-    pub fn is_wanted_back(&self) -> bool {
-        self.under_way.back
-    }
-
-    /// The read in flight is ahead of its fault.
-    pub fn is_ahead(&self) -> bool {
-        self.under_way.ahead
-    }
-
-    /// Somebody waits until the transfer ends.
-    pub fn want(&mut self) {
-        self.under_way.wanted = true;
-    }
-
-    /// Whether somebody waits, who is woken by the caller.
-    pub fn take_wanted(&mut self) -> bool {
-        core::mem::take(&mut self.under_way.wanted)
-    }
-
-    /// Somebody waits until the write ends, and wants the folio as a whole then.
-    pub fn want_back(&mut self) {
-        self.under_way.back = true;
-        self.want();
-    }
-
-    /// The read that has begun is ahead of its fault.
-    pub fn mark_ahead(&mut self) {
-        self.under_way.ahead = true;
-    }
-
-    /// From now on these pages may be in that frame and nowhere else: nobody needs that but the reader of a core file.
-    pub fn track(&mut self, frame: u32, pages: PageMask) {
-        self.under_way.frame = frame;
-        self.under_way.held = pages;
-    }
-
-    /// The end of `track`.
-    pub fn untrack(&mut self) {
-        self.under_way.held = PageMask::EMPTY;
-    }
-
-    /// Of an inactive range, or one that is being written: these pages are elsewhere, and not the frame's any more.
-    pub fn leave_frame(&mut self, pages: PageMask) {
-        self.under_way.pages = self.under_way.pages.minus(pages);
-    }
-}
-
-impl RangeGuard<'_> {
-    fn become_(&mut self, phase: IoState) {
-        debug_assert!(may_follow(self.io(), phase), "{:?}, {phase:?}", self.io());
-        self.set_io(phase);
-    }
-
+/// Each gives the phase that the range has from then on.
+impl UnderWay {
     /// These pages are read into the frame.
-    pub fn begin_reading(&mut self, frame: u32, pages: PageMask) {
-        self.under_way.pages = pages;
-        self.under_way.buffer = frame;
-        self.become_(IoState::Reading);
-    }
-
-    /// What was read ahead of its fault waits in its frame.
-    pub fn keep_ahead(&mut self) {
-        self.become_(IoState::Ahead);
+    pub(super) fn begin_reading(&mut self, frame: u32, pages: PageMask) -> IoState {
+        self.pages = pages;
+        self.buffer = frame;
+        IoState::Reading
     }
 
     /// These pages are read into the fill buffer. What the frame of an inactive range has stays there.
-    pub fn begin_filling(&mut self, buffer: u32, pages: PageMask) {
-        let w = &mut self.under_way;
-        w.held = w.pages;
-        w.frame = w.buffer;
-        w.pages = pages;
-        w.buffer = buffer;
-        self.become_(IoState::Filling);
+    pub(super) fn begin_filling(&mut self, buffer: u32, pages: PageMask) -> IoState {
+        self.held = self.pages;
+        self.frame = self.buffer;
+        self.pages = pages;
+        self.buffer = buffer;
+        IoState::Filling
     }
 
     /// The range is again what it was before `begin_filling`.
-    pub fn end_filling(&mut self) {
-        let w = &mut self.under_way;
-        w.pages = w.held;
-        w.buffer = w.frame;
-        let phase = match w.held.is_empty() {
+    pub(super) fn end_filling(&mut self) -> IoState {
+        self.pages = self.held;
+        self.buffer = self.frame;
+        match self.held.is_empty() {
             true => IoState::Idle,
             false => IoState::Inactive,
-        };
-        self.become_(phase);
-        self.untrack();
+        }
     }
 
     /// These pages are in the frame, and nowhere else.
-    pub fn become_inactive(&mut self, frame: u32, pages: PageMask) {
-        self.under_way.pages = pages;
-        self.under_way.buffer = frame;
-        self.become_(IoState::Inactive);
-        self.untrack();
+    pub(super) fn become_inactive(&mut self, frame: u32, pages: PageMask) -> IoState {
+        self.pages = pages;
+        self.buffer = frame;
+        IoState::Inactive
     }
 
-    /// Faults wait, and nobody else changes the range.
-    pub fn begin_leaving(&mut self) {
-        self.become_(IoState::Leaving);
-    }
-
-    /// The end of `begin_leaving`.
-    pub fn end_leaving(&mut self) {
-        self.become_(IoState::Idle);
-    }
-
-    /// The frame's pages leave for good: from here on nobody changes them there.
-    pub fn begin_writing(&mut self) {
-        self.become_(IoState::Writing);
-    }
-
-    /// Nothing is under way any more. Who waits is another matter: see `take_wanted`.
-    pub fn end(&mut self) {
-        let w = &mut self.under_way;
-        w.pages = PageMask::EMPTY;
-        (w.back, w.ahead) = (false, false);
-        self.become_(IoState::Idle);
+    /// Nothing is under way any more. Who waits is another matter.
+    pub(super) fn end(&mut self) -> IoState {
+        self.pages = PageMask::EMPTY;
+        (self.back, self.ahead) = (false, false);
+        IoState::Idle
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Ranges;
-    use hugeswap_mm::Pmd;
 
     const ALL: [IoState; 8] = [
         IoState::Idle,
@@ -230,33 +173,5 @@ mod tests {
                 assert_eq!(may_follow(from, to), from == IoState::Idle);
             }
         }
-    }
-
-    #[test]
-    fn a_fill_gives_the_frame_back_as_it_was() {
-        let ranges = Ranges::new().unwrap();
-        let mut g = ranges.get_or_map(Pmd(5)).unwrap().lock();
-        let pages = PageMask::of(3..9);
-        g.become_inactive(7, pages);
-        g.begin_filling(2, PageMask::of(20..24));
-        assert_eq!((g.moving().count(), g.buffer()), (4, 2));
-        assert_eq!(g.held(), pages);
-        g.end_filling();
-        assert_eq!(g.io(), IoState::Inactive);
-        assert_eq!((g.moving(), g.buffer()), (pages, 7));
-        assert!(g.held().is_empty());
-        g.leave_frame(PageMask::of(0..4));
-        g.begin_writing();
-        g.want_back();
-        assert!(g.is_wanted_back() && g.moving() == PageMask::of(4..9));
-        g.end();
-        assert!(!g.is_wanted_back() && g.moving().is_empty());
-        // Who waits is not forgotten with the transfer.
-        assert!(g.take_wanted() && !g.take_wanted());
-        // From nothing a fill comes back to nothing.
-        g.begin_filling(2, pages);
-        assert!(g.held().is_empty());
-        g.end_filling();
-        assert_eq!(g.io(), IoState::Idle);
     }
 }

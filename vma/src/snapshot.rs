@@ -1,6 +1,7 @@
 //! A range's descriptor as bytes, read out of the core file of a dead process.
 
-use super::table::{IoState, Range, State};
+use super::phase::IoState;
+use super::table::{Range, State};
 use core::mem::offset_of;
 use hugeswap_mm::{PageMask, SwapPlace};
 use hugeswap_seal::Nonce;

@@ -1,6 +1,6 @@
 //! The table of 2 MiB ranges: two levels, lazily touched, found without a lock.
 
-use super::phase::UnderWay;
+use super::phase::{IoState, UnderWay, HELD};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU8, Ordering::*};
 use hugeswap_mm::{PageMask, Pmd, SlotWord, SwapPlace, PMD_NR};
@@ -11,53 +11,6 @@ use hugeswap_sys::gate;
 use hugeswap_sys::sync::RawLock;
 use hugeswap_sys::{mem, Errno};
 use hugeswap_zpool::Handle;
-
-/// The transfer in flight for a range.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum IoState {
-    Idle = 0,
-    Reading = 1,
-    Filling = 2,
-    Writing = 3,
-    Ahead = 4,
-    Inactive = 5,
-    Leaving = 6,
-    /// Settled, and held by a hook until the kernel has said what becomes of the pages.
-    Held = 7,
-}
-
-/// In the word beside the state that the range has without it.
-const HELD: u32 = 8;
-
-impl IoState {
-    /// No transfer is in flight.
-    pub fn is_settled(self) -> bool {
-        matches!(self, IoState::Idle | IoState::Ahead | IoState::Inactive)
-    }
-}
-
-impl IoState {
-    fn from_word(w: u32) -> IoState {
-        match w & HELD {
-            0 => IoState::below(w),
-            _ => IoState::Held,
-        }
-    }
-
-    /// The state, held or not.
-    pub(super) fn below(w: u32) -> IoState {
-        match w & !HELD {
-            0 => IoState::Idle,
-            1 => IoState::Reading,
-            2 => IoState::Filling,
-            3 => IoState::Writing,
-            4 => IoState::Ahead,
-            6 => IoState::Leaving,
-            _ => IoState::Inactive,
-        }
-    }
-}
 
 /// A set of tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
