@@ -54,7 +54,8 @@ pub enum Side<'a> {
     /// Under `hugeswap run`, with these options.
     Hugeswap {
         memory: Size,
-        swap: &'a SwapSpec,
+        /// One at least; all are used in turn.
+        swap: &'a [SwapSpec],
         room: u64,
         /// Used before `swap`: memory of this size, which the group has more.
         first: Option<Size>,
@@ -71,7 +72,7 @@ impl Arena {
         contestant: &Contestant,
         memory: Size,
         (data, programs): (Size, u32),
-        swap: &SwapSpec,
+        swap: &[SwapSpec],
         stop: &Interrupt,
     ) -> Result<Arena, Error> {
         let room = room(data, programs);
@@ -80,7 +81,11 @@ impl Arena {
             Contestant::Hugeswap => {
                 // The memory that stands in for a device is charged to the group too, unlike
                 // zram's, and is not what is measured.
-                let device = if *swap == SwapSpec::Ram { room } else { 0 };
+                let device = if swap.contains(&SwapSpec::Ram) {
+                    room
+                } else {
+                    0
+                };
                 Grant {
                     group: memory.bytes() + OVERHEAD + device,
                     or_none: true,
@@ -282,16 +287,12 @@ fn stats_dir() -> PathBuf {
 fn hugeswap_run(
     memory: Size,
     room: u64,
-    swap: &SwapSpec,
+    swap: &[SwapSpec],
     first: Option<Size>,
     compress: Option<&str>,
     stats: &Path,
 ) -> Result<Vec<OsString>, Error> {
     let program = std::env::current_exe().map_err(io_error("find this program"))?;
-    let swap = match swap {
-        SwapSpec::Ram => "ram".into(),
-        SwapSpec::Path(path) => explicit(path).into_os_string(),
-    };
     let mut words: Vec<OsString> = vec![program.into(), "run".into()];
     words.extend(["--memory".into(), memory.bytes().to_string().into()]);
     if let Some(first) = first {
@@ -300,7 +301,13 @@ fn hugeswap_run(
             format!("ram,size={},priority=1", first.bytes()).into(),
         ]);
     }
-    words.extend(["--swap".into(), swap]);
+    for swap in swap {
+        let swap = match swap {
+            SwapSpec::Ram => "ram".into(),
+            SwapSpec::Path(path) => explicit(path).into_os_string(),
+        };
+        words.extend(["--swap".into(), swap]);
+    }
     words.extend(["--swap-size".into(), room.to_string().into()]);
     if let Some(share) = compress {
         words.extend(["--compress".into(), share.into()]);

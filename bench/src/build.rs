@@ -205,7 +205,7 @@ fn sides<'a>(
         or_none: false,
         side: Side::Hugeswap {
             memory: Size::from_bytes(limit - MARGIN),
-            swap,
+            swap: std::slice::from_ref(swap),
             room: room + args.first.bytes(),
             first: Some(args.first),
             compress: None,

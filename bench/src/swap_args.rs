@@ -50,9 +50,10 @@ pub struct SwapArgs {
     #[arg(long, value_name = "SIZE", default_value = "512M")]
     pub memory: Size,
 
-    /// Where to swap: a directory, a file, a block device, or 'ram' [default: a directory on a disk]
+    /// Where to swap: a directory, a file, a block device, or 'ram'; hugeswap alone can have several [default: a
+    /// directory on a disk]
     #[arg(long, value_name = "SPEC", value_parser = swap_spec::parser())]
-    pub swap: Option<SwapSpec>,
+    pub swap: Vec<SwapSpec>,
 
     /// Compare with the kernel's own swap; 'kernel' takes what fits --swap
     #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
@@ -115,7 +116,8 @@ pub struct Plan {
     /// Per process.
     pub share: Size,
     pub memory: Size,
-    pub swap: SwapSpec,
+    /// One at least.
+    pub swap: Vec<SwapSpec>,
     pub contestants: Vec<Contestant>,
     pub runs: u32,
 }
@@ -148,6 +150,8 @@ pub enum PlanError {
         threads: u32,
     },
     FileOnRam,
+    /// The kernel's swap has one.
+    SeveralPlaces,
     /// Below this `run` refuses, or not even the worker's code and page tables fit.
     MemoryTooSmall {
         memory: Size,
@@ -184,6 +188,10 @@ impl fmt::Display for PlanError {
                 f,
                 "--against file needs a directory: say which with --swap DIRECTORY"
             ),
+            PlanError::SeveralPlaces => write!(
+                f,
+                "several --swap are for hugeswap alone: leave --against out, or give one place for both sides"
+            ),
             PlanError::MemoryTooSmall { memory, least } => write!(
                 f,
                 "--memory {memory} is too little to run anything: give {} or more",
@@ -212,7 +220,7 @@ impl SwapArgs {
             theta: None,
             size: None,
             memory,
-            swap: Some(swap),
+            swap: vec![swap],
             against: vec![against],
             only: None,
             runs: 3,
@@ -269,15 +277,18 @@ impl SwapArgs {
 
 /// Who is measured, hugeswap first, and where both swap to.
 pub fn contestants(
-    swap: &Option<SwapSpec>,
+    swap: &[SwapSpec],
     against: &[Against],
     only: Option<Side>,
-) -> Result<(SwapSpec, Vec<Contestant>), PlanError> {
+) -> Result<(Vec<SwapSpec>, Vec<Contestant>), PlanError> {
     let swap = match swap {
-        Some(swap) => swap.clone(),
-        None => SwapSpec::Path(swap_spec::default_directory()?),
+        [] => vec![SwapSpec::Path(swap_spec::default_directory()?)],
+        given => given.to_vec(),
     };
-    let target = swap.resolve()?;
+    let targets: Vec<Target> = swap
+        .iter()
+        .map(SwapSpec::resolve)
+        .collect::<Result<_, _>>()?;
     let mut contestants = Vec::new();
     if only != Some(Side::Kernel) {
         contestants.push(Contestant::Hugeswap);
@@ -289,7 +300,10 @@ pub fn contestants(
             _ => against,
         };
         for against in against {
-            for backing in backings(*against, &target)? {
+            let [target] = &targets[..] else {
+                return Err(PlanError::SeveralPlaces);
+            };
+            for backing in backings(*against, target)? {
                 let contestant = Contestant::Kernel(backing);
                 if !contestants.contains(&contestant) {
                     contestants.push(contestant);
@@ -334,6 +348,12 @@ impl Plan {
             processes: self.processes,
             index: None,
         }
+    }
+
+    /// Where hugeswap swaps to, for people.
+    pub fn places(&self) -> String {
+        let places: Vec<String> = self.swap.iter().map(ToString::to_string).collect();
+        places.join(" and ")
     }
 
     /// Data of all processes.
@@ -394,6 +414,11 @@ mod tests {
             ]
         );
         assert_eq!(names("--swap / --only kernel"), ["swap file"]);
+        assert_eq!(names("--swap / --swap /tmp"), ["hugeswap"]);
+        assert_eq!(
+            names("--swap / --swap /tmp --against kernel --only hugeswap"),
+            ["hugeswap"]
+        );
         assert_eq!(
             names("--swap / --only hugeswap --against kernel"),
             ["hugeswap"]
@@ -408,6 +433,10 @@ mod tests {
         assert!(message("--swap / --size 8M --threads 5").contains("5 threads"));
         assert!(message("--swap / --memory 1M").contains("64M"));
         assert!(message("--swap /nowhere/at/all").contains("mkdir"));
+        for line in ["--against kernel", "--against zram", "--only kernel"] {
+            let message = message(&format!("--swap / --swap /tmp {line}"));
+            assert!(message.contains("several --swap"), "{message}");
+        }
     }
 
     #[test]

@@ -75,7 +75,7 @@ pub fn compare(plan: &Plan, stop: &Interrupt) -> Result<Document, Error> {
         writes_percent: plan.writes.unwrap_or(plan.workload.writes),
         data_bytes: plan.data().bytes(),
         memory_bytes: plan.memory.bytes(),
-        swap: plan.swap.to_string(),
+        swap: plan.places(),
         machine: Machine::here(),
         contestants: report::columns(results, Some(&ours)),
         heading: heading(plan),
@@ -168,7 +168,7 @@ fn heading(plan: &Plan) -> String {
         plan.data(),
         plan.memory,
         plural(plan.rounds, "round"),
-        plan.swap,
+        plan.places(),
         match plan.runs {
             1 => "one run".to_owned(),
             n => format!("median of {n} runs"),

@@ -136,6 +136,37 @@ fn sixteen_processes() {
     }
 }
 
+/// Places of the same priority are used in turn: both in one run.
+#[test]
+fn two_places() {
+    let here = std::env::temp_dir().join(format!("hugeswap-places-{}", std::process::id()));
+    let places = ["a", "b"].map(|name| here.join(name));
+    for place in &places {
+        std::fs::create_dir_all(place).unwrap();
+    }
+    let [a, b] = places.each_ref().map(|place| place.to_str().unwrap());
+    let line = [
+        "swap-w-seq",
+        "--rounds",
+        "2",
+        "--runs",
+        "1",
+        "--memory",
+        "64M",
+        "--size",
+        "192M",
+        "--swap",
+        a,
+        "--swap",
+        b,
+    ];
+    let document = document(&line);
+    assert_eq!(document["swap"], format!("{a} and {b}"));
+    let run = &document["contestants"][0]["runs"][0];
+    assert!(run["swap_out_rate"].as_f64().unwrap() > 0.0, "{run}");
+    std::fs::remove_dir_all(here).unwrap();
+}
+
 #[test]
 fn every_swap_test() {
     for (name, threads) in [
@@ -278,6 +309,18 @@ fn wrong_arguments() {
         (&["programs", "--size", "16M"], "16M"),
         (&["programs", "--share", "1.5"], "not between 0.05 and 1"),
         (&["programs", "--swap", "ram"], "give a directory"),
+        (
+            &[
+                "swap-w-seq",
+                "--swap",
+                "/",
+                "--swap",
+                "/tmp",
+                "--against",
+                "kernel",
+            ],
+            "several --swap are for hugeswap alone",
+        ),
         (&["all", "--only", "nothing"], "there is no test 'nothing'"),
         (&["all", "--swap", "ram"], "give a directory"),
         (&["all", "--memory", "16M"], "give 64M or more"),

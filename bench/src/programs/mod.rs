@@ -248,7 +248,7 @@ impl Backings {
                 or_none: false,
                 side: Side::Hugeswap {
                     memory: Size::from_bytes(limit - MARGIN),
-                    swap: &self.swap,
+                    swap: std::slice::from_ref(&self.swap),
                     room,
                     first: None,
                     compress,
