@@ -7,9 +7,9 @@
 use crate::arch::{self, hugeswap_entry_pin};
 use crate::frame::{to_c, CLONE, CLONE3};
 use crate::{alone, release, resident, sandbox};
-use hugeswap::sys::mem;
 use hugeswap::sys::syscall::raw;
 use hugeswap::sys::thread;
+use hugeswap::sys::{self, mem};
 
 /// `syscall(SYS_seccomp, ...)`. A filter for all threads is one for the caller where the program has
 /// no other: the engine's threads need calls that the program does not, and refuse it.
@@ -81,6 +81,27 @@ fn strict_mode(nr: i64, args: [usize; 6]) -> i64 {
     }
 }
 
+/// PR_SET_SYSCALL_USER_DISPATCH and PR_SYS_DISPATCH_ON.
+const SET_USER_DISPATCH: i32 = 59;
+const DISPATCH_ALL_BUT: usize = 1;
+
+/// The thread's system calls are about to become signals, except those that are made by instructions in
+/// these `len` bytes. The hooks do the C library's work: where its instructions are allowed, they use one.
+fn be_allowed(from: usize, len: usize) {
+    let has = sys::arch::CALL_AND_RETURN;
+    let function = libc::getppid as *const () as usize;
+    let mut bytes = [0u8; 32];
+    // SAFETY: memory of ours, as long as said.
+    let read = unsafe { mem::copy_from_program(function, bytes.as_mut_ptr(), bytes.len()) };
+    let Some(at) = bytes.windows(has.len()).position(|w| w == has) else {
+        return;
+    };
+    if read.is_ok() && (function + at).wrapping_sub(from) < len {
+        // SAFETY: the bytes were just seen there, and the C library is never unloaded.
+        unsafe { sys::syscall::borrow(function + at) };
+    }
+}
+
 /// `prctl`, and below it `syscall(SYS_prctl, ...)`.
 #[no_mangle]
 extern "C-unwind" fn hugeswap_prctl(
@@ -97,6 +118,9 @@ extern "C-unwind" fn hugeswap_prctl(
             libc::SECCOMP_MODE_STRICT => return to_c(strict_mode(libc::SYS_prctl, args)),
             _ => {}
         }
+    }
+    if option == SET_USER_DISPATCH && a1 == DISPATCH_ALL_BUT {
+        be_allowed(a2, a3);
     }
     if option == libc::PR_SET_TSC && a1 == libc::PR_TSC_SIGSEGV as usize {
         thread::ask_kernel_for_time();

@@ -34,4 +34,5 @@ cases! {
     no_new_code,
     protections,
     heap_by_number,
+    calls_dispatched,
 }

@@ -4,6 +4,7 @@
 //! | what | why |
 //! |---|---|
 //! | `raw` | a system call without the C library |
+//! | `CALL_AND_RETURN` | what the same is made of, in memory |
 //! | `clone_thread` | a thread that starts on a stack of ours and never returns to the C library |
 //! | `lay_stack` | what such a thread finds on its stack |
 //! | `lay_thread_block` | what stands at the thread pointer |
@@ -15,7 +16,9 @@ mod x86_64;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub use x86_64::raw;
 #[cfg(target_arch = "x86_64")]
-pub use x86_64::{clone_thread, lay_stack, lay_thread_block, open_all_keys, thread_pointer};
+pub use x86_64::{
+    clone_thread, lay_stack, lay_thread_block, open_all_keys, thread_pointer, CALL_AND_RETURN,
+};
 
 #[cfg(miri)]
 mod miri;

@@ -7,6 +7,9 @@ use core::arch::{asm, global_asm};
 const DTV: usize = 8 << 10;
 const DTV_LEN: usize = 500;
 
+/// The instruction of a system call, and a return.
+pub const CALL_AND_RETURN: [u8; 3] = [0x0f, 0x05, 0xc3];
+
 /// The system call `nr`, result as the kernel gave it (`-errno` on failure).
 ///
 /// # Safety
@@ -16,6 +19,21 @@ const DTV_LEN: usize = 500;
 #[inline]
 pub unsafe fn raw(nr: i64, a: [usize; 6]) -> i64 {
     let ret: i64;
+    let borrowed = crate::syscall::BORROWED.load(core::sync::atomic::Ordering::Relaxed);
+    if borrowed != 0 {
+        // SAFETY: as below. What is called is `CALL_AND_RETURN` (see `borrow`), which leaves the stack as it was.
+        unsafe {
+            asm!(
+                "call {borrowed}",
+                borrowed = in(reg) borrowed,
+                inlateout("rax") nr => ret,
+                in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
+                in("r10") a[3], in("r8") a[4], in("r9") a[5],
+                lateout("rcx") _, lateout("r11") _,
+            );
+        }
+        return ret;
+    }
     // SAFETY: the kernel's x86-64 calling convention; it clobbers rcx and r11 only. What the
     // call itself does is the caller's contract.
     unsafe {

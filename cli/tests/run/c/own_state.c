@@ -157,6 +157,47 @@ static void heap_by_number(void) {
   MUST(sbrk(PAGE) == end && (char *)syscall(SYS_brk, 0) == end + PAGE);
 }
 
+static char dispatched;
+
+static void not_reached(int signal) {
+  (void)signal;
+  dispatched = 0;
+  STOP("a call of the C library's became a signal");
+}
+
+/* Only the C library may make system calls (PR_SET_SYSCALL_USER_DISPATCH): hooks do its work. */
+static void calls_dispatched(void) {
+  unsigned long from = 0, to = 0;
+  char line[512];
+  FILE *maps = fopen("/proc/self/maps", "r");
+  MUST(maps);
+  while (fgets(line, sizeof line, maps)) {
+    unsigned long a, b;
+    if (!strstr(line, "/libc.so") || sscanf(line, "%lx-%lx", &a, &b) != 2) continue;
+    if (!from) from = a;
+    to = b;
+  }
+  fclose(maps);
+  MUST(from);
+  signal(SIGSYS, not_reached);
+  MUST(prctl(59, 1, from, to - from, &dispatched) == 0);
+  dispatched = 1;
+  push_out();
+  char *more = mmap(NULL, 8 * MB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  MUST(more != MAP_FAILED);
+  more[MB] = 1;
+  MUST(syscall(SYS_mprotect, more, PAGE, PROT_READ) == 0);
+  MUST(mprotect(more, PAGE, PROT_READ | PROT_WRITE) == 0);
+  more = mremap(more, 8 * MB, 16 * MB, MREMAP_MAYMOVE);
+  MUST(more != MAP_FAILED && more[MB] == 1);
+  MUST(munmap(more, 16 * MB) == 0);
+  MUST(syscall(SYS_getpid) == getpid());
+  int null = open("/dev/null", O_RDONLY);
+  MUST(null >= 0);
+  close(null);
+  child_has_all("a program whose calls are dispatched");
+}
+
 int main(int argc, char **argv) {
   MUST(argc == 2);
   p = map_rw(bytes);
@@ -169,6 +210,7 @@ int main(int argc, char **argv) {
   else if (!strcmp(argv[1], "nothing")) nothing();
   else if (!strcmp(argv[1], "protections")) protections();
   else if (!strcmp(argv[1], "heap_by_number")) heap_by_number();
+  else if (!strcmp(argv[1], "calls_dispatched")) calls_dispatched();
   else STOP("unknown: %s", argv[1]);
   if (strcmp(argv[1], "nothing")) say("ok\n");
   return 0;

@@ -5,12 +5,22 @@
 use super::TID;
 use crate::{frame, gate};
 use core::arch::global_asm;
+use hugeswap::sys::syscall;
 
 /// Of the processor's flags: after each instruction, and at addresses that are not aligned, there is a signal.
 const TRAP_FLAG: u32 = 1 << 8;
 const ALIGNMENT_FLAG: u32 = 1 << 18;
 
 global_asm!(
+    // By the instruction that `syscall::borrow` has named, if it has. It is called, so the stack below is lost.
+    ".macro hugeswap_call_kernel",
+    "cmp qword ptr [rip + {borrowed}], 0",
+    "jne 8f",
+    "syscall",
+    "jmp 9f",
+    "8: call qword ptr [rip + {borrowed}]",
+    "9:",
+    ".endm",
     ".macro hugeswap_entry name, number",
     ".global \\name",
     ".hidden \\name",
@@ -122,11 +132,24 @@ global_asm!(
     "mov r10, r8",
     "mov r8, r9",
     "mov r9, [rsp+8]",
-    "syscall",
-    "mov rdi, rax",
+    "cmp qword ptr [rip + {borrowed}], 0",
+    "jne 8f",
+    "7: syscall",
+    "9: mov rdi, rax",
     "cmp rax, -4095",
     "jae hugeswap_syscall_failed",
     "ret",
+    // rt_sigreturn, clone, vfork and clone3 need the stack as it is, or come back on another.
+    "8: cmp rax, 15",
+    "je 7b",
+    "cmp rax, 56",
+    "je 7b",
+    "cmp rax, 58",
+    "je 7b",
+    "cmp rax, 435",
+    "je 7b",
+    "call qword ptr [rip + {borrowed}]",
+    "jmp 9b",
     "2: sub rsp, 56",
     ".cfi_adjust_cfa_offset 56",
     "mov [rsp], rdi",
@@ -214,7 +237,7 @@ global_asm!(
     "lea rsi, [rip + hugeswap_all_signals]",
     "lea rdx, [rsp+56]",
     "mov r10d, 8",
-    "syscall",
+    "hugeswap_call_kernel",
     "mov rdi, rsp",
     "call hugeswap_hook_begin",
     "mov rbx, rax",
@@ -231,7 +254,7 @@ global_asm!(
     "lea rsi, [rsp+56]",
     "xor edx, edx",
     "mov r10d, 8",
-    "syscall",
+    "hugeswap_call_kernel",
     "mov rax, rbx",
     "test dword ptr [rsp+72], {TELLING}",
     "jz 1f",
@@ -264,6 +287,7 @@ global_asm!(
     tid = const TID,
     TELLING = const TRAP_FLAG | ALIGNMENT_FLAG,
     delegating = sym gate::DELEGATING,
+    borrowed = sym syscall::BORROWED,
     MMAP = const frame::MMAP,
     MUNMAP = const frame::MUNMAP,
     MPROTECT = const frame::MPROTECT,
