@@ -2,12 +2,14 @@
 //! ones, against what must be true. After every effect the range is looked at as a core file would show it.
 
 mod fake;
+mod truth;
 mod world;
 
 use super::To;
 use crate::policy::Unit;
 use fake::Refusal;
-use world::{Event, Setup, World};
+use truth::Setup;
+use world::{Event, World};
 
 const WHOLE: Setup = Setup {
     pages: 512,
