@@ -205,7 +205,7 @@ impl Made {
         (self.spent.get() - but) as f64 / 1000.0 / (self.clock.get() - 1000 * SECOND) as f64
     }
 
-    fn costs(&self, nanos: u64) {
+    pub(super) fn costs(&self, nanos: u64) {
         self.spent.set(self.spent.get() + nanos);
         let all = self.rest.get() + nanos;
         self.clock.set(self.clock.get() + all / 1000);

@@ -295,6 +295,25 @@ fn equals_do_not_change_places_again_and_again() {
     }
 }
 
+/// A file that is read twelve times as often as another, and room for it and little more: whenever the daemon
+/// begins, and wherever the two are then.
+#[test]
+fn the_hottest_come_first() {
+    let (scan, hot) = (file(1), file(2));
+    for (room, start) in [8, 12, 24]
+        .into_iter()
+        .flat_map(|room| (0..20).map(move |start| (room, start)))
+    {
+        let mut machine = Made::new(2).slow(scan, 72).slow(hot, 6);
+        machine = machine.reads(0, scan, 4.0).reads(1, hot, 48.0);
+        machine.room = room * MIB;
+        machine.costs(start * 31_700_000);
+        let daemon = run(config(), machine, 60);
+        let fast = [hot, scan].map(|id| daemon.machine.fast(id) as u64);
+        assert_eq!(fast, [6 * MIB, (room - 6) * MIB], "{:?}", daemon.stats);
+    }
+}
+
 /// What is read now takes the room of what was read before.
 #[test]
 fn what_is_cold_makes_room() {

@@ -1,10 +1,11 @@
 # Room for little: a file of 6 MiB that is read again and again gets it, and not the scan beside it,
-# which is hot too. A busy host may hold up the reader while the daemon looks for the first time; then the
-# scan has the room for good, and it is tried anew.
+# which is hot too. The made-up machine of the unit tests shows that exactly (the_hottest_come_first). Here the
+# kernel takes and gives room meanwhile, and a busy host may hold up the reader while the daemon looks for the first
+# time: then the scan has the room for good, and it is tried anew.
 mount -t ext4 /dev/vda /mnt
 on_fast() { field node0 "$(guest where $1)"; }
-# Nine tenths: of what is seen seldom the last blocks may come too late.
-has_come() { [ "$(on_fast /mnt/hot)" -ge 1382 ]; }
+# Three quarters, and of the scan no more than a third: without a preference both would have the same share.
+has_come() { [ "$(on_fast /mnt/hot)" -ge 1152 ]; }
 begin() {
     rm -rf /mnt/*
     # The scan comes first in the order of files.
@@ -40,6 +41,6 @@ for attempt in 1 2 3 4; do
 done
 echo "NOTE heat: attempt $attempt, $tries s, hot $(guest where /mnt/hot), scan $(guest where /mnt/scan), room $(room 0) MiB"
 check "heat-comes-first" "$(guest where /mnt/hot) $(tail -n 1 /run/log)" has_come
-check "heat-scan-gets-the-rest" "$(guest where /mnt/scan)" [ "$(on_fast /mnt/scan)" -lt 3600 ]
+check "heat-scan-gets-the-rest" "$(guest where /mnt/scan)" [ "$(on_fast /mnt/scan)" -lt 6144 ]
 end
 umount /mnt
