@@ -41,10 +41,11 @@ pub fn set_up() {
 }
 
 extern "C-unwind" fn execve(path: *const u8, argv: usize, envp: usize) -> i64 {
-    let said = say(libc::AT_FDCWD, path, 0, envp);
+    let carries = carries(envp);
+    let said = say(libc::AT_FDCWD, path, 0, carries);
     // SAFETY: the call that the program asked for, with its arguments. It returns only if it fails.
     let call = |envp: usize| unsafe { raw(libc::SYS_execve, [path as usize, argv, envp, 0, 0, 0]) };
-    let result = with_way(&said, envp, call);
+    let result = with_way(&said, carries, envp, call);
     take_back(said);
     to_c(result)
 }
@@ -57,10 +58,11 @@ extern "C-unwind" fn execveat(
     flags: i32,
 ) -> i64 {
     let args = |envp: usize| [dir as usize, path as usize, argv, envp, flags as usize, 0];
-    let said = say(dir, path, flags, envp);
+    let carries = carries(envp);
+    let said = say(dir, path, flags, carries);
     // SAFETY: as above.
     let call = |envp: usize| unsafe { raw(libc::SYS_execveat, args(envp)) };
-    let result = with_way(&said, envp, call);
+    let result = with_way(&said, carries, envp, call);
     take_back(said);
     to_c(result)
 }
@@ -72,14 +74,31 @@ extern "C-unwind" fn fexecve(file: i32, argv: usize, envp: usize) -> i64 {
     execveat(file, EMPTY.as_ptr().cast(), argv, envp, libc::AT_EMPTY_PATH)
 }
 
-/// Makes the call, and sees to it that a program can find the supervisor that may be unable to: it is started with a
-/// socket whose other end the supervisor has.
-fn with_way(said: &Option<control::Said>, envp: usize, call: impl Fn(usize) -> i64) -> i64 {
+/// Makes the call, and sees to it that hugeswap will be in the next program: a program that may be unable to find the
+/// supervisor is started with a socket whose other end the supervisor has, and a library of the program's own is
+/// preloaded beside this one, not in its place.
+fn with_way(
+    said: &Option<control::Said>,
+    carries: Carries,
+    envp: usize,
+    call: impl Fn(usize) -> i64,
+) -> i64 {
     let is_ours = said.is_none() && hugeswap::engine::get().is_some() && !sandbox::is_there();
-    match is_ours && alone::may_be_apart() && knows_itself() {
-        true => with_door(envp, call),
+    let needs = Needs {
+        library: is_ours && carries == Carries::Address,
+        door: is_ours && alone::may_be_apart() && knows_itself(),
+    };
+    match needs.library || needs.door {
+        true => with_copy(needs, envp, call),
         false => call(envp),
     }
+}
+
+/// What the next program's environment is to have that it has not.
+#[derive(Clone, Copy)]
+struct Needs {
+    library: bool,
+    door: bool,
 }
 
 /// Whether `/proc` has this process by the number that it has for itself. Where it has not, a sandbox is being built
@@ -99,56 +118,102 @@ fn knows_itself() -> bool {
     text.and_then(|t| t.parse().ok()) == Some(thread::getpid())
 }
 
-/// Strings of an environment that is copied, at most; and bytes of the run's address. They are on the stack, which
-/// may be a small one.
+/// Strings of an environment that is copied, at most; and bytes of the run's address, and of a list of libraries. They
+/// are on the stack, which may be a small one.
 const MOST_COPIED: usize = 1000;
 const ROOM: usize = 400;
+const ROOM_FOR_LIST: usize = 1000;
 
 #[inline(never)]
-fn with_door(envp: usize, call: impl Fn(usize) -> i64) -> i64 {
-    let (mut strings, mut text) = ([0usize; MOST_COPIED + 1], Text::new());
-    let Some(at) = copy_environment(envp, &mut strings, &mut text) else {
+fn with_copy(needs: Needs, envp: usize, call: impl Fn(usize) -> i64) -> i64 {
+    let (mut strings, mut text) = ([0usize; MOST_COPIED + 1], Text::<ROOM>::new());
+    let mut list = Text::<ROOM_FOR_LIST>::new();
+    let Some(places) = copy_environment(envp, &mut strings, &mut text) else {
         return call(envp);
     };
-    let Some(socket) = make_door(&mut text) else {
-        return call(envp);
+    if let Some(at) = places.preload.filter(|_| needs.library) {
+        if add_library(strings[at], &mut list).is_none() {
+            return call(envp);
+        }
+        strings[at] = list.bytes.as_ptr() as usize;
+    }
+    let socket = match needs.door {
+        true => make_door(&mut text),
+        false => None,
     };
-    strings[at] = text.bytes.as_ptr() as usize;
+    if socket.is_some() {
+        strings[places.address] = text.bytes.as_ptr() as usize;
+    }
     let result = call(strings.as_ptr() as usize);
-    fd::close(socket);
+    if let Some(socket) = socket {
+        fd::close(socket);
+    }
     result
 }
 
-/// Copies the list, and the run's address without a door; says where in the list that is.
+/// Writes the list of libraries again, with this one at its head.
+fn add_library(theirs: usize, list: &mut Text<ROOM_FOR_LIST>) -> Option<()> {
+    let own = LIBRARY.load(Acquire);
+    if own.is_null() {
+        return None;
+    }
+    // SAFETY: C strings: the loader's, and one of the environment, of which the kernel will read all.
+    let (own, theirs) = unsafe {
+        (
+            CStr::from_ptr(own.cast()).to_bytes(),
+            CStr::from_ptr(theirs as *const _).to_bytes(),
+        )
+    };
+    let theirs = theirs.strip_prefix(PRELOAD)?;
+    for part in [PRELOAD, own, b":", theirs] {
+        list.add(part).ok()?;
+    }
+    list.end().then_some(())
+}
+
+/// Where in an environment these strings are.
+#[derive(Clone, Copy)]
+struct Places {
+    address: usize,
+    preload: Option<usize>,
+}
+
+/// Copies the list, and the run's address without a door.
 fn copy_environment(
     envp: usize,
     strings: &mut [usize; MOST_COPIED + 1],
-    text: &mut Text,
-) -> Option<usize> {
-    let mut found = None;
+    text: &mut Text<ROOM>,
+) -> Option<Places> {
+    let (mut address, mut preload) = (None, None);
     for (i, to) in strings.iter_mut().enumerate() {
         let mut string = [0u8; 8];
         // SAFETY: memory of ours, of that length.
         unsafe { mem::copy_from_program(envp + 8 * i, string.as_mut_ptr(), 8) }.ok()?;
         *to = usize::from_ne_bytes(string);
         if *to == 0 {
-            let at = found?;
+            let at = address?;
             // SAFETY: a C string, of which the kernel will read all.
             let address = unsafe { CStr::from_ptr(strings[at] as *const _) }.to_bytes();
             let (address, _) = Door::split(address);
-            return core::str::from_utf8(address)
-                .is_ok_and(|a| text.write_str(a).is_ok())
-                .then_some(at);
+            text.add(address).ok()?;
+            return Some(Places {
+                address: at,
+                preload,
+            });
         }
-        if found.is_none() && begins_with(*to, ADDRESS) {
-            found = Some(i);
+        if address.is_none() && begins_with(*to, ADDRESS) {
+            address = Some(i);
+        }
+        // The loader takes the last.
+        if begins_with(*to, PRELOAD) {
+            preload = Some(i);
         }
     }
     None
 }
 
 /// Two sockets, of which the supervisor gets one, and the next program the other, which is returned.
-fn make_door(text: &mut Text) -> Option<i32> {
+fn make_door(text: &mut Text<ROOM>) -> Option<i32> {
     let [kept, handed] = link::pair().ok()?;
     let given = Door::of(handed).and_then(|door| {
         // SAFETY: the thread's errno; the entry of a hook.
@@ -178,17 +243,24 @@ fn make_door(text: &mut Text) -> Option<i32> {
 }
 
 /// A C string that is being written.
-struct Text {
+struct Text<const ROOM: usize> {
     bytes: [u8; ROOM],
     len: usize,
 }
 
-impl Text {
-    fn new() -> Text {
+impl<const ROOM: usize> Text<ROOM> {
+    fn new() -> Self {
         Text {
             bytes: [0; ROOM],
             len: 0,
         }
+    }
+
+    fn add(&mut self, bytes: &[u8]) -> core::fmt::Result {
+        let to = self.bytes.get_mut(self.len..self.len + bytes.len());
+        to.ok_or(core::fmt::Error)?.copy_from_slice(bytes);
+        self.len += bytes.len();
+        Ok(())
     }
 
     /// There is room for the zero.
@@ -197,12 +269,9 @@ impl Text {
     }
 }
 
-impl Write for Text {
+impl<const ROOM: usize> Write for Text<ROOM> {
     fn write_str(&mut self, s: &str) -> core::fmt::Result {
-        let to = self.bytes.get_mut(self.len..self.len + s.len());
-        to.ok_or(core::fmt::Error)?.copy_from_slice(s.as_bytes());
-        self.len += s.len();
-        Ok(())
+        self.add(s.as_bytes())
     }
 }
 
@@ -224,14 +293,14 @@ pub fn functions() -> [(&'static CStr, usize); 3] {
 
 /// Tells the supervisor if hugeswap will not be in that program. Under a filter of the program's nothing is
 /// looked at: it may not know the calls that this takes.
-fn say(dir: i32, path: *const u8, flags: i32, envp: usize) -> Option<control::Said> {
+fn say(dir: i32, path: *const u8, flags: i32, carries: Carries) -> Option<control::Said> {
     if hugeswap::engine::get().is_none() || sandbox::is_there() {
         return None;
     }
     let file = File::open(dir, path, flags)?;
     let why = file
         .judge(0)
-        .or_else(|| (!carries_on(envp)).then_some(Unmanaged::NotLoaded))?;
+        .or_else(|| (carries == Carries::TooLittle).then_some(Unmanaged::NotLoaded))?;
     // SAFETY: a C string, which the kernel has just read.
     let path = unsafe { CStr::from_ptr(path.cast()) };
     control::say_unmanaged(thread::getpid(), why, path.to_bytes())
@@ -358,31 +427,46 @@ fn gains_rights(s: &libc::stat) -> bool {
     (user || group) && !may_not()
 }
 
-/// Whether an environment has what the loader, and the library, need to know. One that can't be read is for
-/// the kernel to refuse.
-fn carries_on(envp: usize) -> bool {
-    let (mut preload, mut address) = (false, false);
+/// What an environment has of what the loader, and the library, need to know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Carries {
+    Everything,
+    /// The run's address, and other libraries to preload in place of this one.
+    Address,
+    TooLittle,
+}
+
+/// One that can't be read is for the kernel to refuse.
+fn carries(envp: usize) -> Carries {
+    let (mut library, mut others, mut address) = (false, false, false);
     if envp == 0 {
-        return false;
+        return Carries::TooLittle;
     }
     for i in 0..MOST_STRINGS {
         let mut string = [0u8; 8];
         let at = envp + 8 * i;
         // SAFETY: memory of ours, of that length.
         if unsafe { mem::copy_from_program(at, string.as_mut_ptr(), 8) }.is_err() {
-            return true;
+            return Carries::Everything;
         }
         let string = usize::from_ne_bytes(string);
         if string == 0 {
             break;
         }
         address |= begins_with(string, ADDRESS);
-        preload |= begins_with(string, PRELOAD) && names_library(string + PRELOAD.len());
-        if preload && address {
-            return true;
+        if begins_with(string, PRELOAD) {
+            let list = string + PRELOAD.len();
+            library |= names_library(list);
+            others |= !begins_with(list, b"\0");
+        }
+        if library && address {
+            return Carries::Everything;
         }
     }
-    false
+    match address && others {
+        true => Carries::Address,
+        false => Carries::TooLittle,
+    }
 }
 
 fn begins_with(string: usize, word: &[u8]) -> bool {
@@ -454,21 +538,77 @@ mod tests {
         fs::remove_file(script).unwrap();
     }
 
+    fn environment(list: &[&str]) -> (vec::Vec<CString>, vec::Vec<usize>) {
+        let own: vec::Vec<CString> = list.iter().map(|s| CString::new(*s).unwrap()).collect();
+        let mut all: vec::Vec<usize> = own.iter().map(|s| s.as_ptr() as usize).collect();
+        all.push(0);
+        (own, all)
+    }
+
     #[test]
     fn environments() {
-        let strings = |list: &[&str]| -> bool {
-            let own: vec::Vec<CString> = list.iter().map(|s| CString::new(*s).unwrap()).collect();
-            let mut all: vec::Vec<usize> = own.iter().map(|s| s.as_ptr() as usize).collect();
-            all.push(0);
-            carries_on(all.as_ptr() as usize)
+        let of = |list: &[&str]| {
+            let (_own, all) = environment(list);
+            carries(all.as_ptr() as usize)
         };
         let address = "HUGESWAP_RUN=key";
-        assert!(!strings(&[]) && !strings(&[address]) && !strings(&["LD_PRELOAD=/x.so"]));
-        // Here the library has no name of its own.
-        assert!(strings(&["A=b", "LD_PRELOAD=/x.so", address]));
+        for too_little in [
+            &[][..],
+            &[address],
+            &["LD_PRELOAD=/x.so"],
+            &["LD_PRELOAD=", address],
+        ] {
+            set_up();
+            assert_eq!(of(too_little), Carries::TooLittle, "{too_little:?}");
+        }
+        assert_eq!(of(&["A=b", "LD_PRELOAD=/x.so", address]), Carries::Address);
+        // SAFETY: `set_up` has made it a C string.
+        let own = unsafe { CStr::from_ptr(LIBRARY.load(Acquire).cast()) };
+        let with = format!("LD_PRELOAD=/x.so:{}", own.to_str().unwrap());
+        assert_eq!(of(&["A=b", &with, address]), Carries::Everything);
+        assert_eq!(carries(0), Carries::TooLittle);
+        assert_eq!(carries(8), Carries::Everything);
+    }
+
+    /// The environment that is left is as it was but for these.
+    #[test]
+    fn a_library_of_the_programs_own_is_preloaded_beside() {
         set_up();
-        assert!(!strings(&["LD_PRELOAD=/x.so", address]));
-        assert!(!carries_on(0));
-        assert!(carries_on(8));
+        // SAFETY: `set_up` has made it a C string.
+        let own = unsafe { CStr::from_ptr(LIBRARY.load(Acquire).cast()) };
+        let (_own, all) = environment(&["A=b", "LD_PRELOAD=/x.so:/y.so", "HUGESWAP_RUN=key"]);
+        let needs = Needs {
+            library: true,
+            door: false,
+        };
+        with_copy(needs, all.as_ptr() as usize, |envp| {
+            let string = |i: usize| {
+                // SAFETY: what was copied, of as many strings, and C strings.
+                let at = unsafe { *(envp as *const usize).add(i) };
+                (at != 0).then(|| unsafe { CStr::from_ptr(at as *const _) }.to_str().unwrap())
+            };
+            let list = format!("LD_PRELOAD={}:/x.so:/y.so", own.to_str().unwrap());
+            assert_eq!(string(0), Some("A=b"));
+            assert_eq!(string(1), Some(list.as_str()));
+            assert_eq!([string(2), string(3)], [Some("HUGESWAP_RUN=key"), None]);
+            0
+        });
+    }
+
+    /// What does not fit is passed on as it is.
+    #[test]
+    fn a_list_that_is_too_long_stays() {
+        set_up();
+        let long = format!("LD_PRELOAD=/{}", "x".repeat(ROOM_FOR_LIST));
+        let (_own, all) = environment(&[&long, "HUGESWAP_RUN=key"]);
+        let needs = Needs {
+            library: true,
+            door: false,
+        };
+        let before = all.as_ptr() as usize;
+        with_copy(needs, before, |envp| {
+            assert_eq!(envp, before);
+            0
+        });
     }
 }

@@ -150,6 +150,33 @@ fn without_the_address() {
     counted(&done, "not_loaded");
 }
 
+/// A library that a script preloads does not take hugeswap's place, whoever starts the program; an empty list does.
+#[test]
+fn not_those_that_preload_a_library_of_their_own() {
+    let library = compile_with("beside", "beside.so", &["-shared", "-fPIC"]);
+    let (hog, library) = (compile("hog"), library.display().to_string());
+    let hog = hog.display();
+    let spawns = format!(
+        "import os, sys; e = dict(os.environ, LD_PRELOAD='{library}'); \
+         p = os.posix_spawn('{hog}', ['{hog}', '100'], e); sys.exit(os.waitpid(p, 0)[1])"
+    );
+    let shell = format!("LD_PRELOAD={library} {hog} 100");
+    let env = format!("exec env LD_PRELOAD={library} {hog} 100");
+    for line in [
+        ["sh", "-c", &shell],
+        ["sh", "-c", &env],
+        ["/usr/bin/python3", "-c", &spawns],
+    ] {
+        let done = Run::new(64, line).ok();
+        assert!(done.stdout.contains("beside"), "{done}");
+        let stats = done.stats.as_ref().unwrap();
+        assert_eq!(stats["unmanaged_programs"], 0, "{done}");
+        assert!(stats["counters"]["pswpout"].as_u64().unwrap() > 0, "{done}");
+    }
+    let done = beside("env LD_PRELOAD= sleep 60", &[]);
+    counted(&done, "not_loaded");
+}
+
 /// A start that does not end is met with a message, and with the end of a strict run.
 #[test]
 fn one_whose_start_hangs() {
