@@ -56,9 +56,14 @@ impl<'e> Kick<'e> {
         self.line.tid.load(Relaxed)
     }
 
-    /// The reclaim thread has something to do, or nothing any more. Only it says so.
-    pub fn set_reclaim_runs(&self, runs: bool) {
-        self.line.runs.store(runs.into(), Relaxed);
+    /// The reclaim thread has something to do. Only it says so.
+    pub fn begin_reclaim(&self) {
+        self.line.runs.store(1, Relaxed);
+    }
+
+    /// It has nothing to do any more.
+    pub fn end_reclaim(&self) {
+        self.line.runs.store(0, Relaxed);
     }
 
     pub fn reclaim_runs(&self) -> bool {
@@ -96,9 +101,14 @@ impl<'e> Kick<'e> {
         futex::wake(&p.limit_seq, 1, Scope::Shared);
     }
 
-    /// Whether a fault waits for memory. Only the handler says so.
-    pub fn set_starving(&self, on: bool) {
-        self.line.starving.store(on.into(), Release);
+    /// A fault waits for memory. Only the handler says so.
+    pub fn begin_starving(&self) {
+        self.line.starving.store(1, Release);
+    }
+
+    /// No fault waits for memory any more.
+    pub fn end_starving(&self) {
+        self.line.starving.store(0, Release);
     }
 
     /// Sleeps until reclaim has freed something, two milliseconds at most.

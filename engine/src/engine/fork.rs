@@ -129,7 +129,7 @@ impl Engine {
         self.cache.zswap.reset_locks();
         // The child's handler is not the parent's, and has not gone anywhere yet.
         self.kick().set_near(0);
-        self.kick().set_starving(false);
+        self.kick().end_starving();
         // SAFETY: answers the `lend_all` of `fork_prepare`, in this process's copy.
         unsafe { self.cache.slots.fork_done() };
         self.cache.slots.start_over();

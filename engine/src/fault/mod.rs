@@ -29,7 +29,7 @@ use ahead::AheadQueue;
 use crowd::Crowd;
 use near::Near;
 use record::Record;
-use spin::{Spin, Wait};
+use spin::{Place, Spin, Wait};
 use transfer::{Read, To, Transfer, DEPTH, GATHERS};
 
 /// A moment's pause between two looks that took so long was another thread's, or the host's. (Less than
@@ -178,9 +178,14 @@ impl<'e> Handler<'e> {
     /// Looks for a while, where that is worth it.
     fn look_again(&mut self, other: &mut dyn FnMut(&mut Self, &PageFault) -> bool) -> bool {
         let (wait, near) = (self.waits_for(), self.kick.near() != 0);
+        let place = match (self.crowd.is_there(), near) {
+            (true, _) => Place::Crowd,
+            (false, true) => Place::Near,
+            (false, false) => Place::Own,
+        };
         let start = now_ns();
         self.waits_since_ns = start;
-        let Some(limit) = self.spin.limit_ns(wait, near, self.crowd.is_there()) else {
+        let Some(limit) = self.spin.limit_ns(wait, place) else {
             return false;
         };
         loop {
@@ -436,7 +441,7 @@ impl<'e> Handler<'e> {
         if !*stalled {
             self.cache.stats().allocstall.inc();
             *stalled = true;
-            self.kick.set_starving(true);
+            self.kick.begin_starving();
         }
         self.kick.kick();
         self.io.kick();
@@ -448,7 +453,7 @@ impl<'e> Handler<'e> {
 
     fn end_stall(&self, stalled: bool) {
         if stalled {
-            self.kick.set_starving(false);
+            self.kick.end_starving();
         }
     }
 

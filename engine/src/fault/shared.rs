@@ -3,6 +3,7 @@
 use super::Handler;
 use crate::mm::{Pmd, PMD_NR};
 use crate::policy::shared::{SharedWrites, Write};
+use crate::swap_cache::CopyFor;
 
 impl Handler<'_> {
     /// A fork has ended: writes to what is shared now are told from here on.
@@ -43,7 +44,7 @@ impl Handler<'_> {
         if self.cache.free_pages() < self.kick.low_pages() + PMD_NR as i64 {
             return false;
         }
-        if !self.cache.begin_copy(pmd, page, true) {
+        if !self.cache.begin_copy(pmd, page, CopyFor::AThread) {
             return false;
         }
         let first = if step > 0 { 0 } else { PMD_NR - 1 };
@@ -51,7 +52,7 @@ impl Handler<'_> {
             let Some(next) = pmd.0.checked_add_signed(step * k) else {
                 break;
             };
-            if !self.cache.begin_copy(Pmd(next), first, false) {
+            if !self.cache.begin_copy(Pmd(next), first, CopyFor::Later) {
                 break;
             }
         }

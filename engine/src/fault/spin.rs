@@ -10,6 +10,17 @@
 
 use crate::sys::sched::Cpus;
 
+/// Whose processor the handler is on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Its own, as far as is known.
+    Own,
+    /// That of a thread that jumps, which has it whenever it wants it.
+    Near,
+    /// More threads want a processor than there are.
+    Crowd,
+}
+
 /// What is waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
@@ -59,14 +70,13 @@ impl Spin {
         }
     }
 
-    /// How long to look; None is not at all. `near`: the processor is the program's whenever it wants it.
-    /// `crowded`: more threads want a processor than there are.
-    pub fn limit_ns(&mut self, wait: Wait, near: bool, crowded: bool) -> Option<u64> {
-        if !self.possible || crowded {
+    /// How long to look; None is not at all.
+    pub fn limit_ns(&mut self, wait: Wait, place: Place) -> Option<u64> {
+        if !self.possible || place == Place::Crowd {
             return None;
         }
         let usual = self.usual_ns[wait as usize];
-        if near {
+        if place == Place::Near {
             return (usual < LONGEST_NS / 2).then_some(NEAR_NS);
         }
         if self.skip > 0 {
@@ -103,7 +113,7 @@ mod tests {
 
     #[test]
     fn looks_as_long_as_waits_last() {
-        let limit = |us: u64| after([us * 1000; 50]).limit_ns(Wait::Read, false, false);
+        let limit = |us: u64| after([us * 1000; 50]).limit_ns(Wait::Read, Place::Own);
         assert_eq!(limit(1), Some(SHORTEST_NS));
         let usual = limit(80).unwrap();
         assert!((300_000..=320_000).contains(&usual), "{usual}");
@@ -111,7 +121,7 @@ mod tests {
         assert_eq!(limit(1000), None);
         // The other kind has a history of its own.
         assert!(after([1_000_000; 50])
-            .limit_ns(Wait::Fault, false, false)
+            .limit_ns(Wait::Fault, Place::Own)
             .is_some());
     }
 
@@ -119,11 +129,11 @@ mod tests {
     fn one_long_wait_changes_nothing_and_short_ones_are_learned_asleep() {
         let short = [80_000; 50];
         let mut spin = after(short.into_iter().chain([1 << 40]));
-        assert!(spin.limit_ns(Wait::Read, false, false).is_some());
+        assert!(spin.limit_ns(Wait::Read, Place::Own).is_some());
         let mut spin = after([1 << 40; 50]);
         let waits = (0..50).take_while(|_| {
             spin.lasted(Wait::Read, 130_000);
-            spin.limit_ns(Wait::Read, false, false).is_none()
+            spin.limit_ns(Wait::Read, Place::Own).is_none()
         });
         assert!((2..20).contains(&waits.count()));
     }
@@ -132,29 +142,28 @@ mod tests {
     fn gives_way_to_threads_that_stay() {
         let mut spin = after([80_000; 50]);
         spin.was_taken(TAKEN_NS - 1);
-        assert!(spin.limit_ns(Wait::Read, false, false).is_some());
+        assert!(spin.limit_ns(Wait::Read, Place::Own).is_some());
         spin.was_taken(TAKEN_NS);
         for _ in 0..PAUSE {
-            assert_eq!(spin.limit_ns(Wait::Read, false, false), None);
+            assert_eq!(spin.limit_ns(Wait::Read, Place::Own), None);
         }
-        assert!(spin.limit_ns(Wait::Read, false, false).is_some());
+        assert!(spin.limit_ns(Wait::Read, Place::Own).is_some());
         // Near it does so anyway.
         spin.was_taken(TAKEN_NS);
-        assert_eq!(spin.limit_ns(Wait::Read, true, false), Some(NEAR_NS));
+        assert_eq!(spin.limit_ns(Wait::Read, Place::Near), Some(NEAR_NS));
     }
 
     #[test]
     fn never_in_a_crowd() {
         let mut spin = after([80_000; 50]);
-        assert_eq!(spin.limit_ns(Wait::Read, false, true), None);
-        assert_eq!(spin.limit_ns(Wait::Read, true, true), None);
-        assert!(spin.limit_ns(Wait::Read, false, false).is_some());
+        assert_eq!(spin.limit_ns(Wait::Read, Place::Crowd), None);
+        assert!(spin.limit_ns(Wait::Read, Place::Own).is_some());
     }
 
     #[test]
     fn never_on_one_processor() {
         let mut spin = Spin::on(1);
-        assert_eq!(spin.limit_ns(Wait::Fault, false, false), None);
-        assert_eq!(spin.limit_ns(Wait::Fault, true, false), None);
+        assert_eq!(spin.limit_ns(Wait::Fault, Place::Own), None);
+        assert_eq!(spin.limit_ns(Wait::Fault, Place::Near), None);
     }
 }

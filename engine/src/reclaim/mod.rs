@@ -137,13 +137,13 @@ impl<'e> Reclaim<'e> {
         self.mark();
         self.shrink();
         self.prepare();
-        self.kick.set_reclaim_runs(false);
+        self.kick.end_reclaim();
         if self.io.in_flight() > 0 {
             self.reap(Until::OneEnded);
         } else if let Some(ms) = self.rest() {
             futex::wait(&self.kick.proc().limit_seq, seq, Some(ms), Scope::Shared);
         }
-        self.kick.set_reclaim_runs(true);
+        self.kick.begin_reclaim();
     }
 
     /// How long there is nothing to do, in milliseconds, if nobody calls.

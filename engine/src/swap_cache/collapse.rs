@@ -1,7 +1,7 @@
 //! A range that is resident in part becomes one huge page when the rest has come in.
 
 use super::frames::Left;
-use super::{Dir, Frame, Memory, SwapCache};
+use super::{Busy, Dir, Frame, Memory, SwapCache};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::policy::Huge;
 use crate::vma::RangeGuard;
@@ -67,7 +67,7 @@ impl<M: Memory> SwapCache<M> {
             return false;
         };
         g.track(other.0, here);
-        let out = self.move_until(Dir::Out, pmd, other, here, true);
+        let out = self.move_until(Dir::Out, pmd, other, here, Busy::Stops);
         if out.moved != here {
             // Pages are shared, pinned, or were dropped.
             self.account_moved(pmd, g, &out);

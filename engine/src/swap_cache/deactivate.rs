@@ -1,7 +1,7 @@
 //! The way up begins: pages are taken out of the program.
 
 use super::frames::Left;
-use super::{Dir, Frame, Memory, Moved, SwapCache};
+use super::{Busy, Dir, Frame, Memory, Moved, SwapCache};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_SIZE};
 use crate::policy::List;
 use crate::sys::Errno;
@@ -114,7 +114,7 @@ impl<M: Memory> SwapCache<M> {
         pages: PageMask,
     ) -> (PageMask, RangeGuard<'r>) {
         let out = if self.abilities.mv {
-            self.move_until(Dir::Out, pmd, frame, pages, true)
+            self.move_until(Dir::Out, pmd, frame, pages, Busy::Stops)
         } else {
             let out;
             (out, g) = alone(r, g, || self.copy_out(pmd, frame, pages));

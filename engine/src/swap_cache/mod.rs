@@ -44,7 +44,7 @@ pub use moves::{Moves, Since};
 pub use pieces::{Piece, Pieces};
 pub use plan::Plan;
 pub use seals::{SealBuffers, Source};
-pub use shared::Copies;
+pub use shared::{Copies, CopyFor};
 pub use slots::{DeviceSet, NoSlots, SwapSlots};
 pub use swapoff::Leave;
 pub use swapout::{Start, To, Transfer};
@@ -314,18 +314,11 @@ impl<M: Memory> SwapCache<M> {
     /// Moves `pages` between the range and the same places of the frame; what is refused as a
     /// whole is tried in smaller pieces, down to single pages.
     fn move_pages(&self, dir: Dir, pmd: Pmd, frame: Frame, pages: PageMask) -> Moved {
-        self.move_until(dir, pmd, frame, pages, false)
+        self.move_until(dir, pmd, frame, pages, Busy::GoesOn)
     }
 
     /// As `move_pages`; with `stop_at_busy`, leaves off at the first page that is shared or pinned.
-    fn move_until(
-        &self,
-        dir: Dir,
-        pmd: Pmd,
-        frame: Frame,
-        pages: PageMask,
-        stop_at_busy: bool,
-    ) -> Moved {
+    fn move_until(&self, dir: Dir, pmd: Pmd, frame: Frame, pages: PageMask, busy: Busy) -> Moved {
         let mut out = Moved::default();
         for run in pages.runs() {
             let mut at = run.start;
@@ -340,7 +333,7 @@ impl<M: Memory> SwapCache<M> {
                 let done = self.note_refusal(e).min(n);
                 out.moved = out.moved.or(PageMask::of(at..at + done));
                 at += done;
-                if stop_at_busy && matches!(e, Refused::Busy { .. }) {
+                if busy == Busy::Stops && matches!(e, Refused::Busy { .. }) {
                     out.busy = true;
                     return out;
                 }
@@ -444,6 +437,14 @@ const GRACE_MOST: i64 = (8 * PMD_NR) as i64;
 
 /// Exit status of a program that had to be ended because its bytes were lost: EX_IOERR.
 const EXIT_LOST: i32 = 74;
+
+/// What a move does at a page that is shared or pinned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Busy {
+    Stops,
+    /// It leaves that page where it is.
+    GoesOn,
+}
 
 /// What became of a move.
 #[derive(Default)]

@@ -106,6 +106,24 @@ impl<M: Memory> SwapCache<M> {
     }
 }
 
+/// For whom a folio is copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CopyFor {
+    /// One that waits for it already.
+    AThread,
+    /// One that is expected there.
+    Later,
+}
+
+/// What a folio is that was to be copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Became {
+    /// The process's own.
+    Own,
+    /// Still shared: the kernel copies what is written to.
+    Shared,
+}
+
 impl SwapCache {
     /// In a child, before its engine starts: whether that may make the calls of `copy_shared`. A filter of the
     /// program's that ends who makes them would end the child.
@@ -179,10 +197,8 @@ impl SwapCache {
         self.pagemap().exclusive(pmd.addr(), PMD_NR).unwrap_or(0)
     }
 
-    /// The folio will be copied; a thread that touches it meanwhile waits. False if that can't be. `wanted`: somebody
-    /// waits
-    /// already.
-    pub fn begin_copy(&self, pmd: Pmd, target: usize, wanted: bool) -> bool {
+    /// The folio will be copied; a thread that touches it meanwhile waits. False if that can't be.
+    pub fn begin_copy(&self, pmd: Pmd, target: usize, whom: CopyFor) -> bool {
         let Some(r) = self.ranges.get(pmd) else {
             return false;
         };
@@ -190,7 +206,7 @@ impl SwapCache {
         if !is_folio(&g) || !self.copies.push(Asked { pmd, target }) {
             return false;
         }
-        if wanted {
+        if whom == CopyFor::AThread {
             g.want();
         }
         g.begin_leaving();
@@ -200,11 +216,14 @@ impl SwapCache {
     /// In the reclaim thread: makes the copies that were asked for.
     pub fn copy_shared(&self) {
         while let Some(c) = self.copies.pop() {
-            let copied = self.copy_one(c.pmd, c.target);
-            if !copied {
-                self.stats().thp_cow_fallback.inc();
-            }
-            self.end_copy(c.pmd, copied);
+            let folio = match self.copy_one(c.pmd, c.target) {
+                true => Became::Own,
+                false => {
+                    self.stats().thp_cow_fallback.inc();
+                    Became::Shared
+                }
+            };
+            self.end_copy(c.pmd, folio);
         }
         if self.copies.alias_used.swap(false, Relaxed) {
             // SAFETY: ours, and what is there was copied.
@@ -215,18 +234,18 @@ impl SwapCache {
     /// In the reclaim thread: what was asked for is left to the kernel.
     pub fn cancel_copies(&self) {
         while let Some(c) = self.copies.pop() {
-            self.end_copy(c.pmd, false);
+            self.end_copy(c.pmd, Became::Shared);
         }
     }
 
-    fn end_copy(&self, pmd: Pmd, copied: bool) {
+    fn end_copy(&self, pmd: Pmd, folio: Became) {
         let mut wanted = true;
         if let Some(r) = self.ranges.get(pmd) {
             let mut g = r.lock();
             wanted = g.take_wanted();
             g.end_leaving();
         }
-        if !copied {
+        if folio == Became::Shared {
             self.allow_writes(pmd, 0);
         }
         if wanted {
