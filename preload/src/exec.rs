@@ -41,8 +41,7 @@ pub fn set_up() {
 }
 
 extern "C-unwind" fn execve(path: *const u8, argv: usize, envp: usize) -> i64 {
-    let carries = carries(envp);
-    let said = say(libc::AT_FDCWD, path, 0, carries);
+    let (said, carries) = look(libc::AT_FDCWD, path, 0, envp);
     // SAFETY: the call that the program asked for, with its arguments. It returns only if it fails.
     let call = |envp: usize| unsafe { raw(libc::SYS_execve, [path as usize, argv, envp, 0, 0, 0]) };
     let result = with_way(&said, carries, envp, call);
@@ -58,8 +57,7 @@ extern "C-unwind" fn execveat(
     flags: i32,
 ) -> i64 {
     let args = |envp: usize| [dir as usize, path as usize, argv, envp, flags as usize, 0];
-    let carries = carries(envp);
-    let said = say(dir, path, flags, carries);
+    let (said, carries) = look(dir, path, flags, envp);
     // SAFETY: as above.
     let call = |envp: usize| unsafe { raw(libc::SYS_execveat, args(envp)) };
     let result = with_way(&said, carries, envp, call);
@@ -291,19 +289,26 @@ pub fn functions() -> [(&'static CStr, usize); 3] {
     ]
 }
 
-/// Tells the supervisor if hugeswap will not be in that program. Under a filter of the program's nothing is
-/// looked at: it may not know the calls that this takes.
-fn say(dir: i32, path: *const u8, flags: i32, carries: Carries) -> Option<control::Said> {
+/// Tells the supervisor if hugeswap will not be in that program, and says what its environment has. Under a filter of
+/// the program's nothing is looked at: it may not know the calls that this takes.
+fn look(dir: i32, path: *const u8, flags: i32, envp: usize) -> (Option<control::Said>, Carries) {
+    let nothing = (None, Carries::Everything);
     if hugeswap::engine::get().is_none() || sandbox::is_there() {
-        return None;
+        return nothing;
     }
-    let file = File::open(dir, path, flags)?;
+    let Some(file) = File::open(dir, path, flags) else {
+        return nothing;
+    };
+    let carries = carries(envp);
     let why = file
         .judge(0)
-        .or_else(|| (carries == Carries::TooLittle).then_some(Unmanaged::NotLoaded))?;
-    // SAFETY: a C string, which the kernel has just read.
-    let path = unsafe { CStr::from_ptr(path.cast()) };
-    control::say_unmanaged(thread::getpid(), why, path.to_bytes())
+        .or_else(|| (carries == Carries::TooLittle).then_some(Unmanaged::NotLoaded));
+    let said = why.and_then(|why| {
+        // SAFETY: a C string, which the kernel has just read.
+        let path = unsafe { CStr::from_ptr(path.cast()) };
+        control::say_unmanaged(thread::getpid(), why, path.to_bytes())
+    });
+    (said, carries)
 }
 
 /// A program's file.

@@ -124,6 +124,7 @@ cases! {
     touches_only,
     maps_too,
     plain_program,
+    starts_nothing,
     plain_without_descriptors,
     plain_of_two,
     plain_with_signals,

@@ -14,8 +14,9 @@ static char *p;
 
 /* Everything but these few answers as `otherwise` says. A plain program makes no more than the first of
  * them; the last four are what hooks make besides. */
-static const int allowed[] = {SYS_read,   SYS_write, SYS_exit,         SYS_exit_group, SYS_futex,   SYS_mmap,
-                              SYS_munmap, SYS_brk,   SYS_rt_sigreturn, SYS_mprotect,   SYS_madvise, SYS_rt_sigprocmask, SYS_getrlimit};
+static const int allowed[] = {SYS_read,       SYS_write,    SYS_exit,         SYS_exit_group,    SYS_futex,
+                              SYS_mmap,       SYS_munmap,   SYS_brk,          SYS_rt_sigreturn,  SYS_execve,
+                              SYS_mprotect,   SYS_madvise,  SYS_rt_sigprocmask, SYS_getrlimit};
 enum { ALL = sizeof allowed / sizeof *allowed, PROGRAMS = ALL - 4 };
 
 static struct sock_fprog filter(int calls, u64 otherwise) {
@@ -112,6 +113,14 @@ int main(int argc, char **argv) {
     f = filter(PROGRAMS, SECCOMP_RET_KILL_PROCESS);
     MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &f) == 0);
     work(1);
+  } else if (!strcmp(what, "starts_nothing")) {
+    /* What is to be started is not there, and its environment has another library in the place of hugeswap's. */
+    char *const none[] = {"nothing", NULL};
+    setenv("LD_PRELOAD", "/nowhere/other.so", 1);
+    f = filter(PROGRAMS, SECCOMP_RET_KILL_PROCESS);
+    MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &f) == 0);
+    MUST(execve("/nowhere/nothing", none, environ) == -1 && errno == ENOENT);
+    touch(1);
   } else if (!strcmp(what, "plain_without_descriptors")) {
     struct rlimit none = {0, 4096};
     MUST(setrlimit(RLIMIT_NOFILE, &none) == 0);
