@@ -40,6 +40,13 @@ pub fn set_up() {
     }
 }
 
+/// That file's name, once it is known.
+fn library() -> Option<&'static [u8]> {
+    let name = LIBRARY.load(Acquire);
+    // SAFETY: a C string of the loader's, which stays as long as the library is there.
+    (!name.is_null()).then(|| unsafe { CStr::from_ptr(name.cast()) }.to_bytes())
+}
+
 extern "C-unwind" fn execve(path: *const u8, argv: usize, envp: usize) -> i64 {
     let (said, carries) = look(libc::AT_FDCWD, path, 0, envp);
     // SAFETY: the call that the program asked for, with its arguments. It returns only if it fails.
@@ -151,19 +158,9 @@ fn with_copy(needs: Needs, envp: usize, call: impl Fn(usize) -> i64) -> i64 {
 
 /// Writes the list of libraries again, with this one at its head.
 fn add_library(theirs: usize, list: &mut Text<ROOM_FOR_LIST>) -> Option<()> {
-    let own = LIBRARY.load(Acquire);
-    if own.is_null() {
-        return None;
-    }
-    // SAFETY: C strings: the loader's, and one of the environment, of which the kernel will read all.
-    let (own, theirs) = unsafe {
-        (
-            CStr::from_ptr(own.cast()).to_bytes(),
-            CStr::from_ptr(theirs as *const _).to_bytes(),
-        )
-    };
-    let theirs = theirs.strip_prefix(PRELOAD)?;
-    for part in [PRELOAD, own, b":", theirs] {
+    // SAFETY: a C string of the environment, of which the kernel will read all.
+    let theirs = unsafe { CStr::from_ptr(theirs as *const _) }.to_bytes();
+    for part in [PRELOAD, library()?, b":", theirs.strip_prefix(PRELOAD)?] {
         list.add(part).ok()?;
     }
     list.end().then_some(())
@@ -184,10 +181,7 @@ fn copy_environment(
 ) -> Option<Places> {
     let (mut address, mut preload) = (None, None);
     for (i, to) in strings.iter_mut().enumerate() {
-        let mut string = [0u8; 8];
-        // SAFETY: memory of ours, of that length.
-        unsafe { mem::copy_from_program(envp + 8 * i, string.as_mut_ptr(), 8) }.ok()?;
-        *to = usize::from_ne_bytes(string);
+        *to = string_of(envp, i)?;
         if *to == 0 {
             let at = address?;
             // SAFETY: a C string, of which the kernel will read all.
@@ -448,13 +442,9 @@ fn carries(envp: usize) -> Carries {
         return Carries::TooLittle;
     }
     for i in 0..MOST_STRINGS {
-        let mut string = [0u8; 8];
-        let at = envp + 8 * i;
-        // SAFETY: memory of ours, of that length.
-        if unsafe { mem::copy_from_program(at, string.as_mut_ptr(), 8) }.is_err() {
+        let Some(string) = string_of(envp, i) else {
             return Carries::Everything;
-        }
-        let string = usize::from_ne_bytes(string);
+        };
         if string == 0 {
             break;
         }
@@ -474,6 +464,14 @@ fn carries(envp: usize) -> Carries {
     }
 }
 
+/// A string of an environment; the last is 0. None if the list can't be read.
+fn string_of(envp: usize, i: usize) -> Option<usize> {
+    let mut string = [0u8; 8];
+    // SAFETY: memory of ours, of that length.
+    unsafe { mem::copy_from_program(envp + 8 * i, string.as_mut_ptr(), 8) }.ok()?;
+    Some(usize::from_ne_bytes(string))
+}
+
 fn begins_with(string: usize, word: &[u8]) -> bool {
     let mut begin = [0u8; 16];
     let begin = &mut begin[..word.len()];
@@ -484,17 +482,11 @@ fn begins_with(string: usize, word: &[u8]) -> bool {
 
 /// Whether the library is in a list of files that can be read: it has been found to begin there.
 fn names_library(list: usize) -> bool {
-    let own = LIBRARY.load(Acquire);
-    if own.is_null() {
+    let Some(own) = library() else {
         return true;
-    }
-    // SAFETY: C strings: the loader's, and one of the environment, of which the kernel will read all.
-    let (own, list) = unsafe {
-        (
-            CStr::from_ptr(own.cast()).to_bytes(),
-            CStr::from_ptr(list as *const _).to_bytes(),
-        )
     };
+    // SAFETY: a C string of the environment, of which the kernel will read all.
+    let list = unsafe { CStr::from_ptr(list as *const _) }.to_bytes();
     list.split(|&b| b == b':' || b == b' ')
         .any(|file| file == own)
 }
@@ -567,9 +559,8 @@ mod tests {
             assert_eq!(of(too_little), Carries::TooLittle, "{too_little:?}");
         }
         assert_eq!(of(&["A=b", "LD_PRELOAD=/x.so", address]), Carries::Address);
-        // SAFETY: `set_up` has made it a C string.
-        let own = unsafe { CStr::from_ptr(LIBRARY.load(Acquire).cast()) };
-        let with = format!("LD_PRELOAD=/x.so:{}", own.to_str().unwrap());
+        let own = core::str::from_utf8(library().unwrap()).unwrap();
+        let with = format!("LD_PRELOAD=/x.so:{}", own);
         assert_eq!(of(&["A=b", &with, address]), Carries::Everything);
         assert_eq!(carries(0), Carries::TooLittle);
         assert_eq!(carries(8), Carries::Everything);
@@ -579,8 +570,7 @@ mod tests {
     #[test]
     fn a_library_of_the_programs_own_is_preloaded_beside() {
         set_up();
-        // SAFETY: `set_up` has made it a C string.
-        let own = unsafe { CStr::from_ptr(LIBRARY.load(Acquire).cast()) };
+        let own = core::str::from_utf8(library().unwrap()).unwrap();
         let (_own, all) = environment(&["A=b", "LD_PRELOAD=/x.so:/y.so", "HUGESWAP_RUN=key"]);
         let needs = Needs {
             library: true,
@@ -592,7 +582,7 @@ mod tests {
                 let at = unsafe { *(envp as *const usize).add(i) };
                 (at != 0).then(|| unsafe { CStr::from_ptr(at as *const _) }.to_str().unwrap())
             };
-            let list = format!("LD_PRELOAD={}:/x.so:/y.so", own.to_str().unwrap());
+            let list = format!("LD_PRELOAD={}:/x.so:/y.so", own);
             assert_eq!(string(0), Some("A=b"));
             assert_eq!(string(1), Some(list.as_str()));
             assert_eq!([string(2), string(3)], [Some("HUGESWAP_RUN=key"), None]);

@@ -317,7 +317,7 @@ impl<M: Memory> SwapCache<M> {
         self.move_until(dir, pmd, frame, pages, Busy::GoesOn)
     }
 
-    /// As `move_pages`; with `stop_at_busy`, leaves off at the first page that is shared or pinned.
+    /// As `move_pages`; `busy` says what to do at the first page that is shared or pinned.
     fn move_until(&self, dir: Dir, pmd: Pmd, frame: Frame, pages: PageMask, busy: Busy) -> Moved {
         let mut out = Moved::default();
         for run in pages.runs() {

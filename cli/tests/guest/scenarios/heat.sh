@@ -1,7 +1,6 @@
 # Room for little: a file of 6 MiB that is read again and again gets it, and not the scan beside it,
 # which is hot too. The made-up machine of the unit tests shows that exactly (the_hottest_come_first). Here the
-# kernel takes and gives room meanwhile, and a busy host may hold up the reader while the daemon looks for the first
-# time: then the scan has the room for good, and it is tried anew.
+# kernel takes and gives room meanwhile, and who has it then has it for good: so it is tried anew.
 mount -t ext4 /dev/vda /mnt
 on_fast() { field node0 "$(guest where $1)"; }
 # Three quarters, and of the scan no more than a third: without a preference both would have the same share.
