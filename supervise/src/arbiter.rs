@@ -230,12 +230,21 @@ fn level(limit: i64, asks: Vec<i64>) -> Vec<i64> {
 mod tests {
     use super::*;
 
-    fn w(used: i64, pressed: bool) -> Want {
+    /// Has so many pages and would take more.
+    fn hungry(group: usize, used: i64) -> Want {
+        Want {
+            pressed: true,
+            ..content(group, used)
+        }
+    }
+
+    /// Has so many pages, and uses them.
+    fn content(group: usize, used: i64) -> Want {
         Want {
             used,
-            pressed,
+            pressed: false,
             rests: false,
-            group: RUN,
+            group,
         }
     }
 
@@ -261,19 +270,12 @@ mod tests {
         mib * 256
     }
 
-    fn wants_in(group: usize, used: i64, pressed: bool) -> Want {
-        Want {
-            group,
-            ..w(used, pressed)
-        }
-    }
-
     /// A hungry one has its group's limit and no more, however much room there is in the run.
     #[test]
     fn a_group_is_bounded_within_the_run() {
         let mut groups = run_of(pages(1024));
         let a = group(&mut groups, "a", 64);
-        let mut all = [wants_in(a, 0, true), wants_in(RUN, 0, true)];
+        let mut all = [hungry(a, 0), hungry(RUN, 0)];
         for _ in 0..50 {
             let s = super::shares(&groups, &all);
             assert!(s[0] <= pages(64), "{s:?}");
@@ -291,10 +293,10 @@ mod tests {
         let a = group(&mut groups, "a", 64);
         let rests = |group, used| Want {
             rests: true,
-            ..wants_in(group, used, false)
+            ..content(group, used)
         };
         let all = [
-            wants_in(a, pages(20), true),
+            hungry(a, pages(20)),
             rests(a, pages(44)),
             rests(RUN, pages(500)),
         ];
@@ -305,7 +307,7 @@ mod tests {
         let all = [
             rests(a, pages(60)),
             rests(RUN, pages(500)),
-            wants_in(RUN, pages(464), true),
+            hungry(RUN, pages(464)),
         ];
         let s = super::shares(&groups, &all);
         assert!(
@@ -325,10 +327,10 @@ mod tests {
         let number = |s| groups.of_secret(s).unwrap();
         let (outer, inner) = (number(outer), number(inner));
         let mut all = [
-            wants_in(RUN, 0, true),
-            wants_in(outer, 0, true),
-            wants_in(inner, 0, true),
-            wants_in(inner, 0, true),
+            hungry(RUN, 0),
+            hungry(outer, 0),
+            hungry(inner, 0),
+            hungry(inner, 0),
         ];
         for _ in 0..60 {
             let s = super::shares(&groups, &all);
@@ -347,11 +349,15 @@ mod tests {
     fn the_limit_is_never_exceeded() {
         let cases: [&[Want]; 6] = [
             &[],
-            &[w(5, true)],
-            &[w(0, false), w(100_000, true)],
-            &[w(100_000, true), w(100_000, true)],
-            &[w(100_000, false), w(100_000, true), w(10, false)],
-            &[w(10, false), w(20, false), w(30, false)],
+            &[hungry(RUN, 5)],
+            &[content(RUN, 0), hungry(RUN, 100_000)],
+            &[hungry(RUN, 100_000), hungry(RUN, 100_000)],
+            &[
+                content(RUN, 100_000),
+                hungry(RUN, 100_000),
+                content(RUN, 10),
+            ],
+            &[content(RUN, 10), content(RUN, 20), content(RUN, 30)],
         ];
         for c in cases {
             let s = shares(131_072, c);
@@ -362,7 +368,7 @@ mod tests {
 
     #[test]
     fn the_hungry_come_to_share_what_the_modest_leave() {
-        let mut all = [w(1000, false), w(90_000, true), w(5000, true)];
+        let mut all = [content(RUN, 1000), hungry(RUN, 90_000), hungry(RUN, 5000)];
         for _ in 0..20 {
             let s = shares(100_000, &all);
             assert_eq!(s[0], 1000 + SLACK);
@@ -377,7 +383,10 @@ mod tests {
     /// One that has nearly all, and at the moment enough, keeps it beside others that have little.
     #[test]
     fn nobody_gives_up_what_nobody_wants() {
-        let (limit, mut all) = (59_392, [w(300, false), w(57_000, false), w(250, false)]);
+        let (limit, mut all) = (
+            59_392,
+            [content(RUN, 300), content(RUN, 57_000), content(RUN, 250)],
+        );
         assert!(shares(limit, &all)[1] >= 57_000);
         // Nor much, if another wants a little.
         all[2].pressed = true;
@@ -388,7 +397,7 @@ mod tests {
     /// What rests has no more than others that want more, and then gives up the rest little by little.
     #[test]
     fn what_rests_gives_way() {
-        let mut all = [w(50_000, false), w(9000, true)];
+        let mut all = [content(RUN, 50_000), hungry(RUN, 9000)];
         assert!(shares(60_000, &all)[0] >= 50_000 - 4500);
         all[0].rests = true;
         let given: Vec<_> = core::iter::repeat_with(|| {
@@ -406,9 +415,9 @@ mod tests {
     /// A hundred children that sleep leave nearly half of 64 MiB to their parent, not a hundredth.
     #[test]
     fn those_that_rest_leave_more() {
-        let mut all = vec![w(20, true); 100];
+        let mut all = vec![hungry(RUN, 20); 100];
         all.iter_mut().for_each(|w| w.rests = true);
-        all.push(w(4000, true));
+        all.push(hungry(RUN, 4000));
         let s = shares(16_384, &all);
         assert!(s[100] > 16_384 * 2 / 5, "{s:?}");
         assert!(s[..100].iter().all(|&x| x >= 20 + SLACK), "{s:?}");
@@ -417,6 +426,6 @@ mod tests {
 
     #[test]
     fn one_alone_has_it_all() {
-        assert_eq!(shares(777, &[w(0, false)]), [777]);
+        assert_eq!(shares(777, &[content(RUN, 0)]), [777]);
     }
 }

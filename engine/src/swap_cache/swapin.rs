@@ -72,19 +72,15 @@ impl<M: Memory> SwapCache<M> {
                 let unit = self.ask(&mut g, unit);
                 if Self::is_whole(unit, &g) {
                     self.settle(pmd, &mut g);
-                    return self.begin_whole(&mut g, frame);
                 }
-                self.begin_fill(&mut g, pmd, page, unit, buffers)
+                self.begin_read(pmd, &mut g, page, unit, frame, buffers)
             }
             Way::Read => {
                 let unit = match g.salvage {
                     true => Unit::Pages(1),
                     false => self.ask(&mut g, unit),
                 };
-                if Self::is_whole(unit, &g) {
-                    return self.begin_whole(&mut g, frame);
-                }
-                self.begin_fill(&mut g, pmd, page, unit, buffers)
+                self.begin_read(pmd, &mut g, page, unit, frame, buffers)
             }
             Way::Recheck => self.recheck(pmd, page, f.wp),
             Way::Poison => {
@@ -94,6 +90,22 @@ impl<M: Memory> SwapCache<M> {
                 self.send_back(pmd, page, Plan::Served)
             }
             Way::New => self.touch_new(pmd, &mut g, page, new, frame),
+        }
+    }
+
+    /// The whole range by way of a frame, or some pages by themselves.
+    fn begin_read(
+        &self,
+        pmd: Pmd,
+        g: &mut RangeGuard<'_>,
+        page: usize,
+        unit: Unit,
+        frame: &mut Option<(Frame, Bytes)>,
+        buffers: &mut FillBuffers,
+    ) -> Plan {
+        match Self::is_whole(unit, g) {
+            true => self.begin_whole(g, frame),
+            false => self.begin_fill(g, pmd, page, unit, buffers),
         }
     }
 

@@ -71,6 +71,23 @@ impl Zswap {
         }
     }
 
+    /// How the next page is stored.
+    fn how(&self) -> How {
+        match self.alone {
+            true if self.admission.shrinks() => How::Anyhow,
+            true => How::AsIs,
+            false => How::Small,
+        }
+    }
+
+    /// Pages that the pool may have at any moment. What is more than [`Zswap::most`] goes on to a device, if there is one.
+    fn most_now(&self, limit: i64) -> usize {
+        match self.alone {
+            true => self.most(limit),
+            false => usize::MAX,
+        }
+    }
+
     /// Pages that the pool may take.
     fn most(&self, limit: i64) -> usize {
         match self.share {
@@ -128,16 +145,7 @@ impl<M: Memory> SwapCache<M> {
         if !(z.alone || list == List::Main && admits()) {
             return PageMask::EMPTY;
         }
-        let most = match z.alone {
-            true => z.most(self.charge.limit()),
-            // What is too much goes on to a device.
-            false => usize::MAX,
-        };
-        let how = match z.alone {
-            true if z.admission.shrinks() => How::Anyhow,
-            true => How::AsIs,
-            false => How::Small,
-        };
+        let (how, most) = (z.how(), z.most_now(self.charge.limit()));
         if !z.alone {
             pool.reads_take(z.admission.device_ns());
         }
