@@ -72,7 +72,7 @@ impl Arena {
         contestant: &Contestant,
         memory: Size,
         (data, programs): (Size, u32),
-        swap: &[SwapSpec],
+        (swap, compress): (&[SwapSpec], &str),
         stop: &Interrupt,
     ) -> Result<Arena, Error> {
         let room = room(data, programs);
@@ -94,8 +94,7 @@ impl Arena {
                         swap,
                         room,
                         first: None,
-                        // Swap is what is measured.
-                        compress: Some("off"),
+                        compress: Some(compress),
                     },
                 }
             }

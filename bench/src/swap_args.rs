@@ -42,6 +42,14 @@ pub struct SwapArgs {
     #[arg(long, value_name = "X", value_parser = theta)]
     pub theta: Option<f64>,
 
+    /// Pages of which a codec leaves one part in RATIO [default: words that count on]
+    #[arg(long, value_name = "RATIO", value_parser = ratio)]
+    pub compressible: Option<f64>,
+
+    /// Measure hugeswap with this 'run --compress': auto, off, or a share of the limit as in 40%
+    #[arg(long, value_name = "SHARE", default_value = "off", value_parser = share_of_compressed)]
+    pub compress: String,
+
     /// Data in all, divided among the processes [default: twice --memory]
     #[arg(long, value_name = "SIZE")]
     pub size: Option<Size>,
@@ -101,6 +109,24 @@ fn theta(text: &str) -> Result<f64, String> {
     }
 }
 
+fn ratio(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(ratio) if (1.0..=64.0).contains(&ratio) => Ok(ratio),
+        _ => Err(format!(
+            "'{text}' is not between 1 and 64: give a number as 3"
+        )),
+    }
+}
+
+/// A value of `run --compress`.
+pub fn share_of_compressed(text: &str) -> Result<String, String> {
+    let share = text.strip_suffix('%').and_then(|n| n.parse().ok());
+    match (text, share) {
+        ("off" | "auto", _) | (_, Some(1..=90)) => Ok(text.to_owned()),
+        _ => Err("give off, auto, or a share of the limit up to 90%, as in 40%".into()),
+    }
+}
+
 /// Checked arguments.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -113,6 +139,9 @@ pub struct Plan {
     pub accesses: u64,
     pub writes: Option<u8>,
     pub theta: Option<f64>,
+    pub compressible: Option<f64>,
+    /// As `run --compress` has it.
+    pub compress: String,
     /// Per process.
     pub share: Size,
     pub memory: Size,
@@ -218,6 +247,8 @@ impl SwapArgs {
             accesses: None,
             writes: None,
             theta: None,
+            compressible: None,
+            compress: "off".to_owned(),
             size: None,
             memory,
             swap: vec![swap],
@@ -266,6 +297,8 @@ impl SwapArgs {
             accesses,
             writes: self.writes,
             theta: self.theta,
+            compressible: self.compressible,
+            compress: self.compress.clone(),
             share,
             memory: self.memory,
             swap,
@@ -345,6 +378,7 @@ impl Plan {
             busy: self.busy,
             writes: self.writes,
             theta: self.theta,
+            compressible: self.compressible,
             processes: self.processes,
             index: None,
         }

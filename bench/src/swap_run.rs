@@ -82,7 +82,7 @@ pub fn measure(
         contestant,
         plan.memory,
         (plan.data(), plan.processes),
-        &plan.swap,
+        (&plan.swap, &plan.compress),
         stop,
     )?;
     let program = std::env::current_exe().map_err(io_error("find this program"))?;

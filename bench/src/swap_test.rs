@@ -162,8 +162,16 @@ fn heading(plan: &Plan) -> String {
         0 => String::new(),
         n => format!(" beside {}", plural(n.into(), "busy thread")),
     };
+    let contents = match plan.compressible {
+        Some(ratio) => format!(" (compressible to 1/{ratio})"),
+        None => String::new(),
+    };
+    let compress = match plan.compress.as_str() {
+        "off" => String::new(),
+        share => format!(" and compressed memory ({share})"),
+    };
     format!(
-        "{}: {processes}{threads}{busy}, {} over {} of memory, {}, swap {}, {}",
+        "{}: {processes}{threads}{busy}, {}{contents} over {} of memory, {}, swap {}{compress}, {}",
         plan.workload.name,
         plan.data(),
         plan.memory,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::latency::Latency;
-use super::part::{Done, Part, PAGE_WORDS};
+use super::part::{Contents, Done, Part, PAGE_WORDS};
 use super::pattern::{Pages, Pattern};
 use super::workload::{self, Workload};
 use hugeswap_host::os::{self, Words};
@@ -48,6 +48,10 @@ pub struct WorkerArgs {
 
     #[arg(long)]
     pub theta: Option<f64>,
+
+    /// In place of words that count on
+    #[arg(long)]
+    pub compressible: Option<f64>,
 
     /// More than one: start that many workers and wait for them
     #[arg(long)]
@@ -121,6 +125,7 @@ impl WorkerArgs {
         option("busy", Some(self.busy.to_string()));
         option("writes", self.writes.map(|n| n.to_string()));
         option("theta", self.theta.map(|n| n.to_string()));
+        option("compressible", self.compressible.map(|n| n.to_string()));
         option("processes", Some(self.processes.to_string()));
         option("index", self.index.map(|n| n.to_string()));
         words
@@ -187,12 +192,16 @@ fn work(workload: &Workload, args: &WorkerArgs) -> io::Result<bool> {
     let mut words = Words::map(args.size.bytes())?;
     let range = words.range();
     let worker = args.index.unwrap_or(0);
+    let contents = match args.compressible {
+        Some(ratio) => Contents::Compressible { ratio },
+        None => Contents::Counting,
+    };
     let part_pages = words.as_mut_slice().len() / PAGE_WORDS / args.threads as usize;
     let mut parts: Vec<Part> = words
         .as_mut_slice()
         .chunks_exact_mut(part_pages * PAGE_WORDS)
         .zip(0..u64::from(args.threads))
-        .map(|(words, thread)| Part::new(words, thread * part_pages as u64))
+        .map(|(words, thread)| Part::new(words, thread * part_pages as u64, contents))
         .collect();
     let _busy = Busy::start(args.busy);
     let mut well = true;

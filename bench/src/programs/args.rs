@@ -4,6 +4,7 @@ use clap::builder::PossibleValuesParser;
 use clap::ValueEnum;
 
 use super::list;
+use crate::swap_args::share_of_compressed;
 use hugeswap_host::size::Size;
 use hugeswap_host::swap_spec::{self, SwapSpec};
 
@@ -64,14 +65,6 @@ fn share(text: &str) -> Result<f64, String> {
         _ => Err(format!(
             "'{text}' is not between 0.05 and 1: give a number as 0.5"
         )),
-    }
-}
-
-fn share_of_compressed(text: &str) -> Result<String, String> {
-    let share = text.strip_suffix('%').and_then(|n| n.parse().ok());
-    match (text, share) {
-        ("off" | "auto", _) | (_, Some(1..=90)) => Ok(text.to_owned()),
-        _ => Err("give off, auto, or a share of the limit up to 90%, as in 40%".into()),
     }
 }
 
