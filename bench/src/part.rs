@@ -19,8 +19,8 @@ const PAGE: usize = 4096;
 pub enum Contents {
     /// Each word is one more than the word before.
     Counting,
-    /// Of the lines of 64 bytes so many are random numbers, of which nothing can be saved, and the others zeros, evenly
-    /// spread: one in `ratio`.
+    /// One line of 64 bytes in `ratio`, evenly spread, is random numbers, of which a codec saves nothing. The others
+    /// are zeros.
     Compressible { ratio: f64 },
 }
 

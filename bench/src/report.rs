@@ -18,6 +18,10 @@ pub struct Document {
     /// In a round after the first, of all processes and threads.
     pub accesses: u64,
     pub writes_percent: u8,
+    /// The ratio, where the data was made for a codec.
+    pub compressible: Option<f64>,
+    /// As `run --compress` has it, of hugeswap's side.
+    pub compress: String,
     pub data_bytes: u64,
     pub memory_bytes: u64,
     pub swap: String,
@@ -295,6 +299,8 @@ mod tests {
             rounds: 2,
             accesses: 2,
             writes_percent: 100,
+            compressible: None,
+            compress: "off".to_owned(),
             data_bytes: 1 << 30,
             memory_bytes: 1 << 29,
             swap: "ram".into(),

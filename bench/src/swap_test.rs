@@ -73,6 +73,8 @@ pub fn compare(plan: &Plan, stop: &Interrupt) -> Result<Document, Error> {
         rounds: plan.rounds,
         accesses: plan.accesses * workers,
         writes_percent: plan.writes.unwrap_or(plan.workload.writes),
+        compressible: plan.compressible,
+        compress: plan.compress.clone(),
         data_bytes: plan.data().bytes(),
         memory_bytes: plan.memory.bytes(),
         swap: plan.places(),

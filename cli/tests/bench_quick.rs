@@ -226,6 +226,7 @@ fn several_processes_with_threads() {
     assert_eq!(run["rounds"].as_array().unwrap().len(), 6);
     assert!(run["swap_out_rate"].as_f64().unwrap() > 0.0);
     assert_eq!(document["writes_percent"], 100);
+    assert_eq!(document["compress"], "off");
 }
 
 #[test]
