@@ -172,9 +172,9 @@ counters! {
     /// Reads in the order of the slots, since that took far fewer requests.
     swpin_gathered: Sum,
     /// Times the handler went to a CPU on which a thread jumps, to serve it there.
-    fault_near: Sum,
+    fault_colocated: Sum,
     /// Times it did not get to run there, or there was nothing to do.
-    fault_near_ended: Sum,
+    fault_colocated_ended: Sum,
     /// Faults that came while more threads wanted to run than there are processors.
     fault_crowded: Sum,
     /// Moves refused because a page is shared after fork or pinned by I/O.

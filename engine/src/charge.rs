@@ -14,25 +14,25 @@ pub struct Charge {
     id: AtomicU32,
     proc: AtomicPtr<Proc>,
     /// The connection with the supervisor, in the table of the engine's threads.
-    line: AtomicI32,
+    link: AtomicI32,
 }
 
 impl Charge {
-    pub fn new(control: &'static Control, id: u32, proc: &'static Proc, line: i32) -> Charge {
+    pub fn new(control: &'static Control, id: u32, proc: &'static Proc, link: i32) -> Charge {
         Charge {
             control,
             id: AtomicU32::new(id),
             proc: AtomicPtr::new(core::ptr::from_ref(proc).cast_mut()),
-            line: AtomicI32::new(line),
+            link: AtomicI32::new(link),
         }
     }
 
-    pub fn set_line(&self, line: i32) {
-        self.line.store(line, Relaxed);
+    pub fn set_link(&self, link: i32) {
+        self.link.store(link, Relaxed);
     }
 
-    pub fn line(&self) -> i32 {
-        self.line.load(Relaxed)
+    pub fn link(&self) -> i32 {
+        self.link.load(Relaxed)
     }
 
     /// Leaves a line for the supervisor to print.
@@ -48,7 +48,7 @@ impl Charge {
         let is_engine = p.engine_tids[..2].iter().any(|t| t.load(Relaxed) == tid);
         if is_engine && p.called.swap(1, AcqRel) == 0 {
             // If the supervisor is gone the handler finds out.
-            let _ = Request::Call.send(self.line());
+            let _ = Request::Call.send(self.link());
         }
     }
 

@@ -7,25 +7,25 @@ use crate::policy::Walking;
 use crate::sys::futex::{self, Scope};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
-/// Without a fault for so long the handler does not stay near (`fault::near`).
+/// The handler ends its colocation with a thread after so long without a fault (`fault::colocation`).
 pub const UNUSED_NS: u64 = 1_000_000_000;
 
 /// How others call the reclaim thread and wait for it.
 #[derive(Clone, Copy)]
 pub struct Kick<'e> {
     charge: &'e Charge,
-    line: &'e Line,
+    pressure: &'e Pressure,
 }
 
 /// What the reclaim thread and those who wait for it share.
 #[derive(Default)]
-pub struct Line {
+pub struct Pressure {
     /// Bumped whenever something was freed.
     progress: AtomicU32,
     /// The thread's number.
     tid: AtomicU32,
-    /// The handler's thread number while it runs as SCHED_IDLE beside the program (`fault::near`).
-    near: AtomicU32,
+    /// The handler's thread number while it runs as SCHED_IDLE beside the program (`fault::colocation`).
+    colocated: AtomicU32,
     /// How often the handler has looked for faults.
     looks: AtomicU32,
     /// Nonzero while the thread has something to do.
@@ -37,13 +37,15 @@ pub struct Line {
 }
 
 impl<'e> Kick<'e> {
-    pub fn new(charge: &'e Charge, line: &'e Line) -> Kick<'e> {
-        Kick { charge, line }
+    pub fn new(charge: &'e Charge, pressure: &'e Pressure) -> Kick<'e> {
+        Kick { charge, pressure }
     }
 
     /// Called by the reclaim thread, once.
     pub fn this_is_reclaim(&self) {
-        self.line.tid.store(crate::sys::thread::gettid(), Relaxed);
+        self.pressure
+            .tid
+            .store(crate::sys::thread::gettid(), Relaxed);
     }
 
     /// Whether the thread of that number is the reclaim thread.
@@ -53,42 +55,42 @@ impl<'e> Kick<'e> {
 
     /// The reclaim thread's number.
     pub fn reclaim(&self) -> u32 {
-        self.line.tid.load(Relaxed)
+        self.pressure.tid.load(Relaxed)
     }
 
     /// The reclaim thread has something to do. Only it says so.
     pub fn begin_reclaim(&self) {
-        self.line.runs.store(1, Relaxed);
+        self.pressure.runs.store(1, Relaxed);
     }
 
     /// It has nothing to do any more.
     pub fn end_reclaim(&self) {
-        self.line.runs.store(0, Relaxed);
+        self.pressure.runs.store(0, Relaxed);
     }
 
     pub fn reclaim_runs(&self) -> bool {
-        self.line.runs.load(Relaxed) != 0
+        self.pressure.runs.load(Relaxed) != 0
     }
 
-    /// The handler's thread number while it is near a thread of the program; else 0.
-    pub fn near(&self) -> u32 {
-        self.line.near.load(Acquire)
+    /// The handler's thread number while it is colocated with a thread of the program; else 0.
+    pub fn colocated(&self) -> u32 {
+        self.pressure.colocated.load(Acquire)
     }
 
-    pub fn set_near(&self, tid: u32) {
-        self.line.near.store(tid, Release);
+    pub fn set_colocated(&self, tid: u32) {
+        self.pressure.colocated.store(tid, Release);
     }
 
     /// The handler has looked for faults. Only it calls this.
     #[inline]
     pub fn looked(&self) {
-        self.line
+        self.pressure
             .looks
-            .store(self.line.looks.load(Relaxed).wrapping_add(1), Relaxed);
+            .store(self.pressure.looks.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
     pub fn looks(&self) -> u32 {
-        self.line.looks.load(Relaxed)
+        self.pressure.looks.load(Relaxed)
     }
 
     pub fn proc(&self) -> &'static Proc {
@@ -103,35 +105,35 @@ impl<'e> Kick<'e> {
 
     /// A fault waits for memory. Only the handler says so.
     pub fn begin_starving(&self) {
-        self.line.starving.store(1, Release);
+        self.pressure.starving.store(1, Release);
     }
 
     /// No fault waits for memory any more.
     pub fn end_starving(&self) {
-        self.line.starving.store(0, Release);
+        self.pressure.starving.store(0, Release);
     }
 
     /// Sleeps until reclaim has freed something, two milliseconds at most.
     pub fn wait_for_progress(&self) {
-        let seen = self.line.progress.load(Acquire);
-        futex::wait(&self.line.progress, seen, Some(2), Scope::Process);
+        let seen = self.pressure.progress.load(Acquire);
+        futex::wait(&self.pressure.progress, seen, Some(2), Scope::Process);
     }
 
     pub fn made_progress(&self) {
-        self.line.progress.fetch_add(1, Release);
-        futex::wake(&self.line.progress, u32::MAX, Scope::Process);
+        self.pressure.progress.fetch_add(1, Release);
+        futex::wake(&self.pressure.progress, u32::MAX, Scope::Process);
     }
 
     /// A fault took so many pages for a walk or a first touch; none for a jump. Only the handler calls this.
     pub fn took(&self, pages: usize) {
         let (old, new) = (self.walking(), self.walking().after(pages));
         if new != old {
-            self.line.walking.store(new.to_word(), Relaxed);
+            self.pressure.walking.store(new.to_word(), Relaxed);
         }
     }
 
     fn walking(&self) -> Walking {
-        Walking::of_word(self.line.walking.load(Relaxed))
+        Walking::of_word(self.pressure.walking.load(Relaxed))
     }
 
     /// Of `most` folios to hold ready, those that are worth their memory now.
@@ -147,7 +149,7 @@ impl<'e> Kick<'e> {
 
     /// Up to this many it works.
     pub fn high_pages(&self) -> i64 {
-        let starving = self.line.starving.load(Acquire) != 0;
+        let starving = self.pressure.starving.load(Acquire) != 0;
         let (walking, limit) = (self.walking(), self.charge.limit());
         match starving {
             true => walking.high_pages_for_fault(limit),

@@ -8,12 +8,12 @@ use hugeswap::sys::thread::{self, Files};
 const EXIT_BUG: i32 = 70;
 
 /// A line that is built without a heap, whose lock the failing thread may hold.
-struct Line {
+struct FixedText {
     bytes: [u8; 240],
     len: usize,
 }
 
-impl Write for Line {
+impl Write for FixedText {
     fn write_str(&mut self, s: &str) -> core::fmt::Result {
         let n = s.len().min(self.bytes.len() - self.len);
         self.bytes[self.len..self.len + n].copy_from_slice(&s.as_bytes()[..n]);
@@ -25,7 +25,7 @@ impl Write for Line {
 /// From now on a panic in this library is logged, and ends the program.
 pub fn report() {
     std::panic::set_hook(Box::new(|info| {
-        let mut line = Line {
+        let mut line = FixedText {
             bytes: [0; 240],
             len: 0,
         };

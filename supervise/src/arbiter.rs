@@ -110,9 +110,9 @@ fn raise(groups: &Groups, limit: i64, members: &[&Member], targets: &[i64]) -> b
         if now < t {
             // What it holds above its limit is counted as held already.
             let base = now.max(m.charged());
-            let most = groups.line(m.group).map(|g| free[g].max(0)).min();
+            let most = groups.ancestors(m.group).map(|g| free[g].max(0)).min();
             let more = (t - base).min(most.unwrap_or(0)).max(0);
-            groups.line(m.group).for_each(|g| free[g] -= more);
+            groups.ancestors(m.group).for_each(|g| free[g] -= more);
             set_limit(m.page(), base.min(t) + more);
             waiting |= base.min(t) + more < t;
         }
@@ -163,7 +163,7 @@ impl Want {
 /// what counts then is who has faults.
 fn shares(groups: &Groups, wants: &[Want]) -> Vec<i64> {
     let pressed = pressed_groups(groups, wants);
-    let others_want = |w: &Want| groups.line(w.group).any(|g| pressed[g]);
+    let others_want = |w: &Want| groups.ancestors(w.group).any(|g| pressed[g]);
     let mut shares: Vec<i64> = wants
         .iter()
         .map(|w| match w {
@@ -192,7 +192,7 @@ fn shares(groups: &Groups, wants: &[Want]) -> Vec<i64> {
     let nr = groups.sums(wants.iter().map(|w| (w.group, open(w).into())));
     let spare = |g: usize| (groups.pages(g) - taken[g]).max(0) / nr[g].max(1);
     for (share, w) in shares.iter_mut().zip(wants).filter(|(_, w)| open(w)) {
-        *share += groups.line(w.group).map(spare).min().unwrap_or(0);
+        *share += groups.ancestors(w.group).map(spare).min().unwrap_or(0);
     }
     shares
 }
@@ -207,7 +207,9 @@ fn pressed_groups(groups: &Groups, wants: &[Want]) -> Vec<bool> {
     let asked = groups.sums(asks);
     let mut pressed = vec![false; asked.len()];
     for w in wants.iter().filter(|w| w.is_hungry()) {
-        let full = groups.line(w.group).find(|&g| asked[g] > groups.pages(g));
+        let full = groups
+            .ancestors(w.group)
+            .find(|&g| asked[g] > groups.pages(g));
         pressed[full.unwrap_or(RUN)] = true;
     }
     pressed

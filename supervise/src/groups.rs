@@ -105,7 +105,7 @@ impl Groups {
         if self.all.len() == MOST {
             return Err(Errno(libc::EUSERS));
         }
-        if self.line(within).count() == DEEPEST {
+        if self.ancestors(within).count() == DEEPEST {
             return Err(Errno(libc::ELOOP));
         }
         let secret = [random(), random()];
@@ -115,20 +115,20 @@ impl Groups {
     }
 
     /// The group and those that it is within; the run is the last.
-    pub fn line(&self, group: usize) -> impl Iterator<Item = usize> + '_ {
+    pub fn ancestors(&self, group: usize) -> impl Iterator<Item = usize> + '_ {
         let above = |&g: &usize| (g != RUN).then(|| self.all[g].within);
         core::iter::successors(Some(group), above)
     }
 
     pub fn is_within(&self, group: usize, outer: usize) -> bool {
-        self.line(group).any(|g| g == outer)
+        self.ancestors(group).any(|g| g == outer)
     }
 
     /// Of each group the sum over all that is within it.
     pub fn sums(&self, each: impl Iterator<Item = (usize, i64)>) -> Vec<i64> {
         let mut sums = vec![0; self.all.len()];
         for (group, value) in each {
-            self.line(group).for_each(|g| sums[g] += value);
+            self.ancestors(group).for_each(|g| sums[g] += value);
         }
         sums
     }
@@ -177,7 +177,7 @@ impl Groups {
     /// `processes`: the groups of those that speak.
     pub fn figures(&self, group: usize, processes: impl Iterator<Item = usize>) -> Figures {
         let mut names: Vec<&str> = self
-            .line(group)
+            .ancestors(group)
             .filter(|&g| g != RUN)
             .map(|g| self.all[g].name.as_str())
             .collect();
@@ -214,7 +214,7 @@ mod tests {
         assert!(a != b && b != other);
         let number = |s| groups.of_secret(s).unwrap();
         let (a_nr, b_nr) = (number(a), number(b));
-        assert!(groups.line(b_nr).eq([b_nr, a_nr, RUN]));
+        assert!(groups.ancestors(b_nr).eq([b_nr, a_nr, RUN]));
         assert_eq!(groups.figures(b_nr, [b_nr, RUN].into_iter()).path, "a/b");
         assert_eq!(groups.figures(a_nr, [b_nr, RUN].into_iter()).processes, 1);
         assert!(groups.is_within(b_nr, a_nr) && !groups.is_within(a_nr, b_nr));

@@ -170,7 +170,7 @@ impl<'m, M: Memory> Tables<'m, M> {
         f: &mut impl FnMut(Pmd, Range<usize>, Source),
     ) -> Result<(), Unreadable> {
         let pages = s.pages();
-        for (frame, pages) in [pages.held, pages.moving] {
+        for (frame, pages) in [pages.in_frame, pages.moving] {
             for run in pages.runs() {
                 let at = u64::from(frame) * PMD_SIZE as u64 + (run.start * PAGE_SIZE) as u64;
                 if let Some(at) = self.frames.checked_add(at) {

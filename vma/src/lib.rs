@@ -30,17 +30,17 @@
 //! |---|---|---|
 //! | Idle | none | |
 //! | Reading | being read into the frame; still swapped | fault: `swap_cache::swapin_done`; reclaim, when a device is swapped off: `swap_cache::leave_done` |
-//! | Filling | being read into a fill buffer; still swapped. `held` are in a frame, if the range was Inactive, and is again afterwards | fault: `swap_cache::fill_done` |
+//! | Filling | being read into a fill buffer; still swapped. `in_frame` are in a frame, if the range was Inactive, and is again afterwards | fault: `swap_cache::fill_done` |
 //! | Ahead | in the frame as well as in their slots; no transfer | fault, a hook, or fork: `swap_cache::drop_ahead` |
 //! | Inactive | in the frame only, unless `swapped` too; no transfer. Those that are `present` have come back: the program has a copy | reclaim: `swap_cache::start_write`; a fault or hook: `swap_cache::settle` |
-//! | Leaving | none; `held` are in the program or in the frame | reclaim, in `swap_cache::deactivate`, or in `copy_shared`, for which the handler has set it |
+//! | Leaving | none; `in_frame` are in the program or in the frame | reclaim, in `swap_cache::deactivate`, or in `copy_shared`, for which the handler has set it |
 //! | Writing | in the frame, and nobody changes them there; not swapped, unless they are clean. Those that are `present` have come back: the program has a copy | reclaim: `swap_cache::writeback_done` |
 //! | Held | as it was when it was held: Idle, Ahead or Inactive | the hook that holds it: `engine::Hold` |
 //!
 //! What is being written is the same as what a page that came back had in it: when the write is done
 //! its slot and its tag are as true as those of a page that was read.
 //!
-//! `held` names pages that may be in the frame `frame` and nowhere else. While Filling it says for good
+//! `in_frame` names pages that may be in the frame `frame` and nowhere else. While Filling it says for good
 //! which are. Where pages leave and come under the lock, it says what is on its way, and is empty
 //! again when the lock is released: nobody needs it but the reader of a core file, for a process may be
 //! killed in between (`dump`).

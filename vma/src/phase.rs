@@ -72,7 +72,7 @@ pub struct UnderWay {
     /// Pages of the transfer in flight, or in the frame.
     pub(super) pages: PageMask,
     /// Pages that may be in the frame `frame`: see the module `vma`.
-    pub(super) held: PageMask,
+    pub(super) in_frame: PageMask,
     pub(super) frame: u32,
     /// Staging frame or fill buffer of the transfer in flight.
     pub(super) buffer: u32,
@@ -109,7 +109,7 @@ impl UnderWay {
 
     /// These pages are read into the fill buffer. What the frame of an inactive range has stays there.
     pub(super) fn begin_filling(&mut self, buffer: u32, pages: PageMask) -> IoState {
-        self.held = self.pages;
+        self.in_frame = self.pages;
         self.frame = self.buffer;
         self.pages = pages;
         self.buffer = buffer;
@@ -118,9 +118,9 @@ impl UnderWay {
 
     /// The range is again what it was before `begin_filling`.
     pub(super) fn end_filling(&mut self) -> IoState {
-        self.pages = self.held;
+        self.pages = self.in_frame;
         self.buffer = self.frame;
-        match self.held.is_empty() {
+        match self.in_frame.is_empty() {
             true => IoState::Idle,
             false => IoState::Inactive,
         }

@@ -13,7 +13,7 @@ pub struct Snapshot {
     pub present: PageMask,
     pub swapped: PageMask,
     pub moving: PageMask,
-    pub held: PageMask,
+    pub in_frame: PageMask,
     pub frame: u32,
     pub buffer: u32,
     pub entry: Option<SwapPlace>,
@@ -25,7 +25,7 @@ pub struct Snapshot {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Where {
     /// In this frame: these pages.
-    pub held: (u32, PageMask),
+    pub in_frame: (u32, PageMask),
     /// In this one: these.
     pub moving: (u32, PageMask),
     /// In compressed memory.
@@ -42,7 +42,7 @@ const OFFSETS: [usize; 10] = {
         state + offset_of!(State, present),
         state + offset_of!(State, swapped),
         state + offset_of!(State, under_way.pages),
-        state + offset_of!(State, under_way.held),
+        state + offset_of!(State, under_way.in_frame),
         state + offset_of!(State, under_way.frame),
         state + offset_of!(State, under_way.buffer),
         state + offset_of!(State, entry),
@@ -85,7 +85,7 @@ impl Snapshot {
             present: mask(1),
             swapped: mask(2),
             moving: mask(3),
-            held: mask(4),
+            in_frame: mask(4),
             frame: half(5),
             buffer: half(6),
             entry: SwapPlace::from_word(at(7, 0)),
@@ -99,14 +99,16 @@ impl Snapshot {
     pub fn pages(&self) -> Where {
         let moving = match self.io {
             // What has come back while it was being written may have been changed since.
-            IoState::Inactive | IoState::Writing => self.moving.minus(self.held.or(self.present)),
+            IoState::Inactive | IoState::Writing => {
+                self.moving.minus(self.in_frame.or(self.present))
+            }
             _ => PageMask::EMPTY,
         };
         // What is in a frame is newer than its slot; what was resident, too.
-        let newer = self.present.or(self.held).or(moving);
+        let newer = self.present.or(self.in_frame).or(moving);
         let compressed = self.compressed.minus(newer);
         Where {
-            held: (self.frame, self.held),
+            in_frame: (self.frame, self.in_frame),
             moving: (self.buffer, moving),
             compressed,
             swapped: match self.entry {
@@ -142,7 +144,7 @@ mod tests {
         assert_eq!((s.frame, s.buffer), (7, 8));
         assert_eq!(s.entry, Some(SwapPlace::cluster(entry)));
         let w = s.pages();
-        assert_eq!(w.held, (7, PageMask::of(110..111)));
+        assert_eq!(w.in_frame, (7, PageMask::of(110..111)));
         assert_eq!(
             w.moving,
             (8, PageMask::of(100..110).or(PageMask::of(111..120)))

@@ -20,8 +20,8 @@ impl State {
 
     /// Pages that `track` names; while Filling those that are inactive meanwhile.
     #[inline]
-    pub fn held(&self) -> PageMask {
-        self.under_way.held
+    pub fn in_frame(&self) -> PageMask {
+        self.under_way.in_frame
     }
 
     /// Somebody faulted while the transfer was in flight.
@@ -63,12 +63,12 @@ impl State {
     /// From now on these pages may be in that frame and nowhere else: nobody needs that but the reader of a core file.
     pub fn track(&mut self, frame: u32, pages: PageMask) {
         self.under_way.frame = frame;
-        self.under_way.held = pages;
+        self.under_way.in_frame = pages;
     }
 
     /// The end of `track`.
     pub fn untrack(&mut self) {
-        self.under_way.held = PageMask::EMPTY;
+        self.under_way.in_frame = PageMask::EMPTY;
     }
 
     /// Of an inactive range, or one that is being written: these pages are elsewhere, and not the frame's any more.
@@ -150,11 +150,11 @@ mod tests {
         g.become_inactive(7, pages);
         g.begin_filling(2, PageMask::of(20..24));
         assert_eq!((g.moving().count(), g.buffer()), (4, 2));
-        assert_eq!(g.held(), pages);
+        assert_eq!(g.in_frame(), pages);
         g.end_filling();
         assert_eq!(g.io(), IoState::Inactive);
         assert_eq!((g.moving(), g.buffer()), (pages, 7));
-        assert!(g.held().is_empty());
+        assert!(g.in_frame().is_empty());
         g.leave_frame(PageMask::of(0..4));
         g.begin_writing();
         g.want_back();
@@ -165,7 +165,7 @@ mod tests {
         assert!(g.take_wanted() && !g.take_wanted());
         // From nothing a fill comes back to nothing.
         g.begin_filling(2, pages);
-        assert!(g.held().is_empty());
+        assert!(g.in_frame().is_empty());
         g.end_filling();
         assert_eq!(g.io(), IoState::Idle);
     }

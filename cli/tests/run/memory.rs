@@ -149,7 +149,7 @@ fn jumps_of_one_thread() {
     assert_eq!(done.stdout, "ok\n", "{done}");
     done.has_swapped();
     if std::thread::available_parallelism().is_ok_and(|n| n.get() > 1) {
-        let found = done.counter("fault_near") + done.counter("fault_crowded");
+        let found = done.counter("fault_colocated") + done.counter("fault_crowded");
         assert!(found > 0, "{done}");
     }
 }

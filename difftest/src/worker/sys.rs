@@ -31,12 +31,12 @@ fn write_all(fd: i32, mut bytes: &[u8]) {
 }
 
 /// A message without the heap: what is wrong may have struck in the middle of malloc.
-struct Line {
+struct FixedText {
     bytes: [u8; 400],
     len: usize,
 }
 
-impl core::fmt::Write for Line {
+impl core::fmt::Write for FixedText {
     fn write_str(&mut self, s: &str) -> core::fmt::Result {
         let n = s.len().min(self.bytes.len() - self.len);
         self.bytes[self.len..self.len + n].copy_from_slice(&s.as_bytes()[..n]);
@@ -47,7 +47,7 @@ impl core::fmt::Write for Line {
 
 /// Ends this process with a finding.
 pub fn fail_with(what: core::fmt::Arguments<'_>) -> ! {
-    let mut line = Line {
+    let mut line = FixedText {
         bytes: [0; 400],
         len: 0,
     };

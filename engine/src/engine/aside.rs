@@ -186,9 +186,9 @@ impl Engine {
         proc.engine_tids[0].store(thread::gettid(), Release);
         self.aside.store(STAY, Release);
         self.reclaim_ready.store(0, Release);
-        self.kick().set_near(0);
+        self.kick().set_colocated(0);
         self.link.join_again(&joined);
-        self.cache.charge.set_line(link);
+        self.cache.charge.set_link(link);
         uffd::set_device(device);
         self.maps.store(maps, Release);
         self.cache

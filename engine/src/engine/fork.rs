@@ -128,7 +128,7 @@ impl Engine {
         self.cache.lru.reset_lock();
         self.cache.zswap.reset_locks();
         // The child's handler is not the parent's, and has not gone anywhere yet.
-        self.kick().set_near(0);
+        self.kick().set_colocated(0);
         self.kick().end_starving();
         // SAFETY: answers the `lend_all` of `fork_prepare`, in this process's copy.
         unsafe { self.cache.slots.fork_done() };

@@ -28,7 +28,7 @@ use crate::device::Device;
 use crate::dump::Signpost;
 use crate::mm::{split_by_pmd, PageMask, Pmd, PAGE_SIZE, PMD_NR};
 use crate::policy::Hints;
-use crate::pressure::Line;
+use crate::pressure::Pressure;
 use crate::swap_cache::SwapCache;
 use crate::sys::pagemap::Filled;
 use crate::sys::{mem, Errno};
@@ -49,7 +49,7 @@ pub struct Engine {
     doorbells: Doorbells,
     /// `/proc/self/maps`, in the engine threads' table.
     maps: AtomicI32,
-    line: Line,
+    pressure: Pressure,
     link: run::Link,
     /// Even: running. Odd: asked to stand still, for a fork; each fork has a number of its own.
     frozen: AtomicU32,
@@ -222,7 +222,7 @@ impl Engine {
     }
 
     fn kick(&self) -> crate::pressure::Kick<'_> {
-        crate::pressure::Kick::new(&self.cache.charge, &self.line)
+        crate::pressure::Kick::new(&self.cache.charge, &self.pressure)
     }
 
     /// Program memory that was mapped before the engine knew of it: what has contents now is charged and can be

@@ -10,7 +10,7 @@ use crate::device::file::FileDevice;
 use crate::device::Device;
 use crate::dump::Signpost;
 use crate::fault::Handler;
-use crate::pressure::{Kick, Line};
+use crate::pressure::{Kick, Pressure};
 use crate::reclaim::Reclaim;
 use crate::swap_cache::{Kernel, SwapCache};
 use crate::sync::Mutex;
@@ -240,7 +240,7 @@ fn build(s: &Start<'_>, joined: &Joined) -> Result<&'static Engine, StartError> 
         devices: AtomicPtr::new(Box::leak(Box::new(devices))),
         doorbells,
         maps: AtomicI32::new(maps.fd()),
-        line: Line::default(),
+        pressure: Pressure::default(),
         link: Link::new(s.address, joined),
         frozen: AtomicU32::new(0),
         reclaim_parked: AtomicU32::new(0),
@@ -262,7 +262,7 @@ fn rebuild(e: &'static Engine, s: &Start<'_>, joined: &Joined) -> Result<(), Sta
     let own = e.cache.charge.proc();
     own.engine_tids[0].store(thread::gettid(), Release);
     e.link.join_again(joined);
-    e.cache.charge.set_line(joined.link);
+    e.cache.charge.set_link(joined.link);
     e.cache.forget_own();
     e.cache.sealer.keys.fork_child();
     e.hand_keys();
@@ -291,7 +291,7 @@ fn rebuild(e: &'static Engine, s: &Start<'_>, joined: &Joined) -> Result<(), Sta
 pub(super) fn run(e: &'static Engine, s: &Start<'_>) {
     // For reclaim too, which inherits it.
     let _ = sched::shortest_slice();
-    let kick = Kick::new(&e.cache.charge, &e.line);
+    let kick = Kick::new(&e.cache.charge, &e.pressure);
     let mut handler = match Handler::new(&e.cache, e.devices(), kick) {
         Ok(h) => h,
         Err(err) => return s.finish(Err(StartError::Resources(err))),
@@ -374,7 +374,7 @@ extern "C" fn reclaim_main(arg: *mut u8) {
     // SAFETY: the engine is never freed.
     let e = unsafe { &*(arg as *const Engine) };
     e.cache.charge.proc().engine_tids[1].store(thread::gettid(), Release);
-    let kick = Kick::new(&e.cache.charge, &e.line);
+    let kick = Kick::new(&e.cache.charge, &e.pressure);
     let Ok(mut reclaim) = Reclaim::new(&e.cache, e.devices(), kick) else {
         e.cache
             .charge

@@ -6,8 +6,8 @@
 #![allow(unsafe_code)]
 
 mod ahead;
+mod colocation;
 mod crowd;
-mod near;
 mod record;
 mod shared;
 mod spin;
@@ -26,8 +26,8 @@ use crate::sys::thread::now_ns;
 use crate::sys::uffd::{Msg, PageFault};
 use crate::sys::{fd, Errno};
 use ahead::AheadQueue;
+use colocation::Colocation;
 use crowd::Crowd;
-use near::Near;
 use record::Record;
 use spin::{Place, Spin, Wait};
 use transfer::{Read, To, Transfer, DEPTH, GATHERS};
@@ -51,7 +51,7 @@ pub struct Handler<'e> {
     waits_since_ns: u64,
     switches: Switches,
     crowd: Crowd,
-    near: Near<'e>,
+    colocation: Colocation<'e>,
     /// The connection with the supervisor, which wakes this thread too.
     link: i32,
     /// Where faults are written down, if they are.
@@ -106,7 +106,7 @@ impl<'e> Handler<'e> {
             waits_since_ns: 0,
             switches: Switches::default(),
             crowd: Crowd::new(),
-            near: Near::new(kick),
+            colocation: Colocation::new(kick),
             link: -1,
             record: None,
         })
@@ -124,9 +124,9 @@ impl<'e> Handler<'e> {
 
     /// What takes rights from this thread. Where it runs depends on them.
     pub fn with_fewer_rights<R>(&mut self, give_up: impl FnOnce() -> R) -> R {
-        self.near.leave();
+        self.colocation.leave();
         let r = give_up();
-        self.near = Near::new(self.kick);
+        self.colocation = Colocation::new(self.kick);
         r
     }
 
@@ -162,7 +162,7 @@ impl<'e> Handler<'e> {
         self.kick.looked();
         let found = self.reap(Until::Now) || n > 0;
         if !found && self.io.in_flight() == 0 {
-            self.near.looked_in_vain();
+            self.colocation.looked_in_vain();
         }
         found
     }
@@ -177,10 +177,10 @@ impl<'e> Handler<'e> {
 
     /// Looks for a while, where that is worth it.
     fn look_again(&mut self, other: &mut dyn FnMut(&mut Self, &PageFault) -> bool) -> bool {
-        let (wait, near) = (self.waits_for(), self.kick.near() != 0);
-        let place = match (self.crowd.is_there(), near) {
+        let (wait, colocated) = (self.waits_for(), self.kick.colocated() != 0);
+        let place = match (self.crowd.is_there(), colocated) {
             (true, _) => Place::Crowd,
-            (false, true) => Place::Near,
+            (false, true) => Place::Colocated,
             (false, false) => Place::Own,
         };
         let start = now_ns();
@@ -205,7 +205,7 @@ impl<'e> Handler<'e> {
             }
             // Beside a thread that jumps the processor is that thread's, as it should be.
             let paused = now_ns() - looked;
-            if !near && paused > PAUSED_NS && self.switches.has_grown() {
+            if !colocated && paused > PAUSED_NS && self.switches.has_grown() {
                 self.spin.was_taken(paused);
             }
         }
@@ -264,7 +264,7 @@ impl<'e> Handler<'e> {
 
     fn serve(&mut self, f: &PageFault) {
         let start_ns = now_ns();
-        self.near.seen(f.tid, start_ns);
+        self.colocation.seen(f.tid, start_ns);
         if self.crowd.is_there() {
             self.cache.stats().fault_crowded.inc();
         }
@@ -317,15 +317,14 @@ impl<'e> Handler<'e> {
         }
     }
 
-    /// After a fault that goes on with nothing the handler comes near its thread. Where others want the processor too it
-    /// does not: it would run after them.
+    /// After a jump the handler moves to the thread's CPU; not in a crowd, where it would run after all others.
     fn follow(&mut self, s: &Serving) {
         if !s.arrival.jumps() {
             return;
         }
         match self.crowd.is_there() {
-            false => self.near.jump(s.tid),
-            true => self.near.leave(),
+            false => self.colocation.jump(s.tid),
+            true => self.colocation.leave(),
         }
     }
 
@@ -354,7 +353,7 @@ impl<'e> Handler<'e> {
                 entry,
             } => {
                 stats.pgmajfault.inc();
-                self.near.leave();
+                self.colocation.leave();
                 s.took = s.arrival.took(pages.count(), By::Frame);
                 self.submit(s.read(To::Frame(frame), pages, entry));
             }

@@ -16,7 +16,7 @@ pub enum Place {
     /// Its own, as far as is known.
     Own,
     /// That of a thread that jumps, which has it whenever it wants it.
-    Near,
+    Colocated,
     /// More threads want a processor than there are.
     Crowd,
 }
@@ -42,7 +42,7 @@ const TIMES: u64 = 4;
 /// But so long at least.
 const SHORTEST_NS: u64 = 50_000;
 /// How long who gives way to everybody at once may look.
-const NEAR_NS: u64 = 2_000_000;
+const COLOCATED_NS: u64 = 2_000_000;
 /// Another thread that had the processor for so long wants it. (One that faults soon gives it back soon.)
 const TAKEN_NS: u64 = 1_000_000;
 /// Waits slept through after that.
@@ -76,8 +76,8 @@ impl Spin {
             return None;
         }
         let usual = self.usual_ns[wait as usize];
-        if place == Place::Near {
-            return (usual < LONGEST_NS / 2).then_some(NEAR_NS);
+        if place == Place::Colocated {
+            return (usual < LONGEST_NS / 2).then_some(COLOCATED_NS);
         }
         if self.skip > 0 {
             self.skip -= 1;
@@ -150,7 +150,10 @@ mod tests {
         assert!(spin.limit_ns(Wait::Read, Place::Own).is_some());
         // Near it does so anyway.
         spin.was_taken(TAKEN_NS);
-        assert_eq!(spin.limit_ns(Wait::Read, Place::Near), Some(NEAR_NS));
+        assert_eq!(
+            spin.limit_ns(Wait::Read, Place::Colocated),
+            Some(COLOCATED_NS)
+        );
     }
 
     #[test]
@@ -164,6 +167,6 @@ mod tests {
     fn never_on_one_processor() {
         let mut spin = Spin::on(1);
         assert_eq!(spin.limit_ns(Wait::Fault, Place::Own), None);
-        assert_eq!(spin.limit_ns(Wait::Fault, Place::Near), None);
+        assert_eq!(spin.limit_ns(Wait::Fault, Place::Colocated), None);
     }
 }

@@ -133,7 +133,7 @@ impl Handler<'_> {
         let bytes = (part.nr * PAGE_SIZE) as u64;
         self.cache.stats().device_read_bytes.add(bytes);
         // The one thread that jumps waits for this read and for nothing else.
-        let alone = part.nr == 1 && self.io.in_flight() == 1 && self.near.is_near();
+        let alone = part.nr == 1 && self.io.in_flight() == 1 && self.colocation.is_active();
         let when = match alone && self.cache.reads_are_quick() {
             true => When::AtOnce,
             false => When::Sent,

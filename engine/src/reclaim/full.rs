@@ -53,7 +53,7 @@ impl Reclaim<'_> {
     pub(super) fn await_supervisor(&mut self) {
         self.awaits_swap = true;
         // The handler may wait for us, and then hears nothing.
-        if fd::is_hung_up(self.cache.charge.line()) {
+        if fd::is_hung_up(self.cache.charge.link()) {
             thread::end_killed();
         }
     }

@@ -154,7 +154,7 @@ impl<'e> Reclaim<'e> {
         if self.swapoff.is_active() {
             Some(IDLE_MS)
         } else if enough || nothing || c.is_stuck() || self.is_paused() {
-            Some(match self.kick.near() {
+            Some(match self.kick.colocated() {
                 0 if c.charge.charged() > 0 => REST_MS,
                 0 => REST_UNUSED_MS,
                 _ => watch::PERIOD_MS,

@@ -1,11 +1,11 @@
-//! Sees to it that the handler gets to run while it is near (`fault::near`).
+//! Makes sure that the handler gets to run while it is colocated with a thread (`fault::colocation`).
 
 use crate::pressure::{Kick, UNUSED_NS};
 use crate::sys::sched::{self, Cpus, Policy};
 use crate::sys::thread::now_ns;
 use crate::sys::uffd::Uffd;
 
-/// How often the reclaim thread looks while the handler is near.
+/// How often the reclaim thread looks while the handler is colocated.
 pub const PERIOD_MS: u64 = 4;
 const PERIOD_NS: u64 = PERIOD_MS * 1_000_000;
 
@@ -20,7 +20,7 @@ impl Watch {
     /// Makes the handler an ordinary thread again if a fault waits and it does not get to run, or
     /// if there was nothing for it for a long time.
     pub fn look(&mut self, program: Uffd, kick: Kick<'_>) {
-        let tid = kick.near();
+        let tid = kick.colocated();
         if tid == 0 {
             return;
         }
@@ -35,8 +35,8 @@ impl Watch {
         }
         // The handler finds out by the zero, at its next fault: only it knows where both of us may
         // run.
-        kick.set_near(0);
-        kick.proc().stats.fault_near_ended.inc();
+        kick.set_colocated(0);
+        kick.proc().stats.fault_colocated_ended.inc();
         let _ = sched::set_policy(tid, Policy::Other);
         let _ = Cpus::ALL.confine(tid);
     }

@@ -138,7 +138,7 @@ impl<M: Memory> SwapCache<M> {
             let g = r.lock();
             match g.io() {
                 IoState::Inactive => g.moving().minus(g.present).count(),
-                IoState::Filling => g.held().minus(g.present).count(),
+                IoState::Filling => g.in_frame().minus(g.present).count(),
                 _ => 0,
             }
         })

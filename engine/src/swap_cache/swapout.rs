@@ -153,7 +153,7 @@ impl<M: Memory> SwapCache<M> {
         match g.io() {
             IoState::Inactive => {}
             IoState::Held => return Err(Start::Busy),
-            IoState::Filling if !g.held().is_empty() => return Err(Start::Busy),
+            IoState::Filling if !g.in_frame().is_empty() => return Err(Start::Busy),
             _ => return Err(Start::Active),
         }
         self.forget_leaving(pmd, &mut g);

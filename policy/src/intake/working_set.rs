@@ -56,8 +56,8 @@ pub struct WorkingSet {
     usual: usize,
     /// Epochs since it was so many.
     fewer: u32,
-    /// Ranges met in the last epochs, the latest first.
-    met: [u32; STEADY],
+    /// How many ranges were seen in each of the last epochs, the latest first.
+    ranges_seen: [u32; STEADY],
     /// The most of these fit.
     fits: bool,
     /// Ranges come back that left lately: an average that forgets, of `CERTAIN`.
@@ -81,7 +81,7 @@ impl Default for WorkingSet {
             threads: [0; THREADS],
             usual: 0,
             fewer: 0,
-            met: [u32::MAX; STEADY],
+            ranges_seen: [u32::MAX; STEADY],
             fits: false,
             back: 0,
             credit: 0,
@@ -142,7 +142,7 @@ impl WorkingSet {
 
     /// The ranges that the program jumps about in, as far as is known.
     fn known(&self) -> u32 {
-        self.met.into_iter().max().unwrap_or(u32::MAX)
+        self.ranges_seen.into_iter().max().unwrap_or(u32::MAX)
     }
 
     fn grant(&mut self, now_ns: u64) {
@@ -168,8 +168,8 @@ impl WorkingSet {
     /// meanwhile.
     fn next_epoch(&mut self, room: i64, now_ns: u64) {
         if self.epoch > 0 {
-            self.met.rotate_right(1);
-            self.met[0] = if self.all_took_part() {
+            self.ranges_seen.rotate_right(1);
+            self.ranges_seen[0] = if self.all_took_part() {
                 self.ranges
             } else {
                 u32::MAX

@@ -293,7 +293,7 @@ impl Processes {
             // What is not to be had in its group is as good as taken by others.
             let others = self
                 .groups
-                .line(m.group)
+                .ancestors(m.group)
                 .map(|g| sums[g] + self.groups.less_than_run(g));
             let others = others.max().unwrap_or(all) - m.charged();
             page.others_pages.store(others.max(0), Release);

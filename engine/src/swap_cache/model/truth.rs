@@ -130,7 +130,7 @@ impl Scene {
                 let at = self.cache.frames.addr(Frame(frame)) + page * PAGE_SIZE;
                 pages.has(page).then_some(at)
             };
-            let found = match in_frame(places.held).or(in_frame(places.moving)) {
+            let found = match in_frame(places.in_frame).or(in_frame(places.moving)) {
                 Some(at) => {
                     match self.cache.memory.at(at) {
                         // SAFETY: it is there.
@@ -162,7 +162,7 @@ impl Scene {
         };
         none(s.compressed, s.present, "compressed and resident");
         none(s.compressed, s.moving, "compressed and moving");
-        assert!(s.held.is_empty() || s.io == IoState::Filling, "{s:?}");
+        assert!(s.in_frame.is_empty() || s.io == IoState::Filling, "{s:?}");
         assert!(s.io != IoState::Idle || s.moving.is_empty(), "{s:?}");
         assert!(s.entry.is_some() || s.swapped.is_empty(), "{s:?}");
         let in_frame = match s.io {

@@ -1,19 +1,18 @@
-//! Serving a thread's faults on the thread's own CPU.
+//! Colocation: the handler serves a thread's faults on the thread's own CPU.
 //!
-//! Where one thread jumps through memory, every miss is a conversation between it and the handler:
-//! the fault wakes the handler, the handler wakes the thread. Between two CPUs each of these is an
-//! interrupt, and in a virtual machine often an exit; on one CPU it is a context switch. So after
-//! a run of jumps of one thread the handler goes to that thread's CPU, and takes SCHED_IDLE there.
-//! The policy matters for the way back: a CPU on which only such threads run counts as idle, so
-//! the scheduler leaves the thread where it is when the handler wakes it, and lets it go first.
+//! If one thread jumps through memory, each miss wakes the handler, and the handler wakes the thread.
+//! Between two CPUs each wake-up is an interrupt, and in a virtual machine often an exit. On one CPU it
+//! is a context switch. So after a run of jumps by one thread the handler moves to that thread's CPU and
+//! takes SCHED_IDLE there. The policy matters for the way back: the scheduler treats a CPU that runs only
+//! SCHED_IDLE threads as idle. It therefore leaves the thread on that CPU when the handler wakes it, and
+//! runs it first.
 //!
-//! The price is that anything else that wants this CPU goes first too. Hence the watch
-//! (`pressure::Line::near`): the reclaim thread looks every few milliseconds whether a fault waits
-//! while the handler does not get to run, and puts it back among ordinary threads. After that the
-//! handler stays away for a while, longer each time.
+//! The price is that everything else that wants this CPU runs first too. So the reclaim thread checks every
+//! few milliseconds whether a fault waits while the handler does not get to run (`reclaim::watch`). If so, it
+//! makes the handler an ordinary thread again, and the handler stays away for a while, longer each time.
 //!
-//! For walks the handler stays on its own: there it is transfers and page moves that count, and
-//! they go on beside the program's work.
+//! For walks the handler stays on a CPU of its own: transfers and page moves then go on beside the
+//! program's work.
 
 use crate::pressure::{Kick, UNUSED_NS};
 use crate::sys::sched::{self, Cpus, Policy};
@@ -32,15 +31,15 @@ const APART_FAULTS_MAX: u32 = 64;
 const REST_NS: u64 = 1_000_000_000;
 const REST_MAX_NS: u64 = 60_000_000_000;
 
-pub struct Near<'e> {
+pub struct Colocation<'e> {
     kick: Kick<'e>,
-    /// What the handler may run on when it is not near; None where it must not try.
+    /// The CPUs that the handler may use while it is not colocated; None if it must not try.
     anywhere: Option<Cpus>,
     me: u32,
     /// The thread whose jumps are counted.
     tid: u32,
     jumps: u32,
-    /// The CPU, while near.
+    /// The CPU of the thread, while colocated with it.
     cpu: Option<u32>,
     /// Looks in vain since the last fault.
     looks: u32,
@@ -52,13 +51,13 @@ pub struct Near<'e> {
     seen_ns: u64,
 }
 
-impl<'e> Near<'e> {
+impl<'e> Colocation<'e> {
     /// In the handler thread.
-    pub fn new(kick: Kick<'e>) -> Near<'e> {
+    pub fn new(kick: Kick<'e>) -> Colocation<'e> {
         let anywhere = Cpus::allowed()
             .ok()
             .filter(|cpus| cpus.count() > 1 && sched::may_leave_idle());
-        Near {
+        Colocation {
             kick,
             anywhere,
             me: gettid(),
@@ -75,8 +74,8 @@ impl<'e> Near<'e> {
     }
 
     /// Whether the handler serves one thread that jumps, on that thread's CPU.
-    pub fn is_near(&self) -> bool {
-        self.cpu.is_some() && self.kick.near() != 0
+    pub fn is_active(&self) -> bool {
+        self.cpu.is_some() && self.kick.colocated() != 0
     }
 
     /// The handler looked and found nothing to do.
@@ -86,10 +85,10 @@ impl<'e> Near<'e> {
     }
 
     /// A fault of this thread is about to be served. One of another thread would have to wait
-    /// while the one that we are near to runs.
+    /// while the thread that shares our CPU runs.
     pub fn seen(&mut self, tid: u32, now_ns: u64) {
         let idle_ns = now_ns - core::mem::replace(&mut self.seen_ns, now_ns);
-        if self.cpu.is_some() && self.kick.near() == 0 {
+        if self.cpu.is_some() && self.kick.colocated() == 0 {
             // The watch ended it. If not because there was nothing to do, it was a bad place.
             self.go_anywhere();
             self.jumps = 0;
@@ -149,8 +148,8 @@ impl<'e> Near<'e> {
             self.anywhere = None;
             return;
         }
-        self.kick.set_near(self.me);
-        self.kick.proc().stats.fault_near.inc();
+        self.kick.set_colocated(self.me);
+        self.kick.proc().stats.fault_colocated.inc();
         self.apart = 0;
         self.apart_faults = APART_FAULTS;
     }
@@ -179,7 +178,7 @@ impl<'e> Near<'e> {
         if self.cpu.is_some() {
             let _ = sched::set_policy(0, Policy::Other);
             self.go_anywhere();
-            self.kick.set_near(0);
+            self.kick.set_colocated(0);
         }
     }
 }
