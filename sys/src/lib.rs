@@ -19,6 +19,7 @@ pub mod mem;
 mod mmap;
 pub mod pagemap;
 pub mod probe;
+pub mod request;
 pub mod rights;
 pub mod sched;
 pub mod sync;

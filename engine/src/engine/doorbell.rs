@@ -6,49 +6,62 @@ use crate::fault::Handler;
 use crate::mm::{split_by_pmd, PAGE_SIZE};
 use crate::sys::maps::MapsFile;
 use crate::sys::pagemap::Filled;
+use crate::sys::request::Request;
 use crate::sys::uffd::{PageFault, Uffd};
 use crate::sys::{mem, Errno};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 /// As many as hooks can run at once.
 pub const DOORBELLS: usize = 64;
 
 const PAGES: usize = 2 * DOORBELLS;
 
-const REGISTER: u32 = 1;
-const FREEZE: u32 = 2;
-const SETTLE: u32 = 3;
-const WILL_NEED: u32 = 4;
-const READ_MAPS: u32 = 5;
-const UNREGISTER: u32 = 6;
-const PLACE: u32 = 7;
-const WAKE: u32 = 8;
-const LEAVE: u32 = 9;
-const RIGHTS: u32 = 10;
-const DOOR: u32 = 11;
-const LOOK: u32 = 12;
-
-struct Request {
-    /// Zero from when the handler has taken the request.
-    op: AtomicU32,
-    args: [AtomicUsize; 3],
-    result: AtomicUsize,
-    /// Whether the result is there.
-    done: AtomicU32,
-    /// Which of the pages is read next. Only the hook changes it.
-    turn: AtomicUsize,
-    /// Which page the request was heard by. Only the handler uses it.
-    heard: AtomicUsize,
+/// What is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+enum Op {
+    Register = 1,
+    Unregister,
+    Settle,
+    Wake,
+    WillNeed,
+    ReadMaps,
+    Look,
+    /// A child's place.
+    Place,
+    /// A socket for the program that the process becomes.
+    Door,
+    Freeze,
+    Leave,
+    Rights,
 }
 
-/// Two pages and one request for each hook.
-///
-/// Of the two at most one is there: when the handler fills one it drops the other. So whoever reads both in turn
-/// is heard, also if the program has looked at memory that is not its own and left a page there. And no hook has
-/// to drop a page, which a filter of system calls may forbid.
+impl Op {
+    const ALL: [Op; 12] = [
+        Op::Register,
+        Op::Unregister,
+        Op::Settle,
+        Op::Wake,
+        Op::WillNeed,
+        Op::ReadMaps,
+        Op::Look,
+        Op::Place,
+        Op::Door,
+        Op::Freeze,
+        Op::Leave,
+        Op::Rights,
+    ];
+
+    fn of(number: usize) -> Option<Op> {
+        Op::ALL.into_iter().find(|op| *op as usize == number)
+    }
+}
+
+/// Two pages and one request for each hook; see `sys::request`. No hook has to drop a page, which a filter of
+/// system calls may forbid.
 pub struct Doorbells {
     base: usize,
-    requests: &'static mut [Request],
+    requests: &'static mut [Request<AtomicUsize>],
 }
 
 impl Doorbells {
@@ -75,19 +88,13 @@ impl Doorbells {
     }
 
     /// Asks the engine and waits for the answer. `bell` must be the caller's alone.
-    fn ring(&self, bell: usize, op: u32, args: [usize; 3]) -> Result<(), Errno> {
-        let r = &self.requests[bell];
-        for (a, v) in r.args.iter().zip(args) {
-            a.store(v, Relaxed);
-        }
-        r.done.store(0, Relaxed);
-        r.op.store(op, Release);
-        while r.done.load(Acquire) == 0 {
-            let page = self.page(bell, r.turn.fetch_add(1, Relaxed)) as *const u8;
+    fn ring(&self, bell: usize, op: Op, args: [usize; 3]) -> Result<(), Errno> {
+        let result = self.requests[bell].ask((op as usize, args), |which| {
+            let page = self.page(bell, which) as *const u8;
             // SAFETY: the page is ours; reading it faults, which is the point.
             unsafe { page.read_volatile() };
-        }
-        match r.result.load(Acquire) {
+        });
+        match result {
             0 => Ok(()),
             e => Err(Errno(e as i32)),
         }
@@ -103,27 +110,27 @@ impl Engine {
     /// As `register`, several stretches (start, end) with one request.
     pub fn register_all(&self, bell: usize, all: &[(usize, usize)]) -> Result<(), Errno> {
         self.doorbells
-            .ring(bell, REGISTER, [all.as_ptr() as usize, all.len(), 0])
+            .ring(bell, Op::Register, [all.as_ptr() as usize, all.len(), 0])
     }
 
     /// The end of `register`. Nothing of ours is there any more.
     pub fn unregister(&self, bell: usize, addr: usize, len: usize) -> Result<(), Errno> {
-        self.doorbells.ring(bell, UNREGISTER, [addr, len, 0])
+        self.doorbells.ring(bell, Op::Unregister, [addr, len, 0])
     }
 
     /// Brings back what frames hold of a held stretch.
     pub(super) fn settle_held(&self, bell: usize, addr: usize, len: usize) {
-        let _ = self.doorbells.ring(bell, SETTLE, [addr, len, 0]);
+        let _ = self.doorbells.ring(bell, Op::Settle, [addr, len, 0]);
     }
 
     /// Wakes whoever waits for pages of the stretch.
     pub(super) fn wake(&self, bell: usize, addr: usize, len: usize) {
-        let _ = self.doorbells.ring(bell, WAKE, [addr, len, 0]);
+        let _ = self.doorbells.ring(bell, Op::Wake, [addr, len, 0]);
     }
 
     /// Begins to bring a stretch of managed memory in, and does not wait for it: MADV_WILLNEED.
     pub fn will_need(&self, bell: usize, addr: usize, len: usize) {
-        let _ = self.doorbells.ring(bell, WILL_NEED, [addr, len, 0]);
+        let _ = self.doorbells.ring(bell, Op::WillNeed, [addr, len, 0]);
     }
 
     /// Reads `/proc/self/maps`, as far as there is room; returns how much that is. For hooks of a
@@ -135,7 +142,7 @@ impl Engine {
             room.len(),
             &mut n as *mut usize as usize,
         ];
-        self.doorbells.ring(bell, READ_MAPS, args)?;
+        self.doorbells.ring(bell, Op::ReadMaps, args)?;
         Ok(n)
     }
 
@@ -148,14 +155,16 @@ impl Engine {
         found: &mut Filled,
     ) -> Result<(), Errno> {
         self.doorbells
-            .ring(bell, LOOK, [start, end, found as *mut Filled as usize])
+            .ring(bell, Op::Look, [start, end, found as *mut Filled as usize])
     }
 
     /// Asks the supervisor for a child's place; `Link::granted` says what came of it.
     /// `door`: an end of the caller's for the supervisor, or -1.
     pub(super) fn ask_for_place(&self, bell: usize, door: i32) {
         let tid = crate::sys::thread::gettid() as usize;
-        let _ = self.doorbells.ring(bell, PLACE, [door as usize, tid, 0]);
+        let _ = self
+            .doorbells
+            .ring(bell, Op::Place, [door as usize, tid, 0]);
     }
 
     /// Hands the supervisor a socket: of two the one with this number in the caller's table, and this one
@@ -163,25 +172,25 @@ impl Engine {
     pub fn hand_door(&self, bell: usize, socket: i32, inode: u64) -> Result<(), Errno> {
         let tid = crate::sys::thread::gettid() as usize;
         let args = [socket as usize, tid, inode as usize];
-        self.doorbells.ring(bell, DOOR, args)
+        self.doorbells.ring(bell, Op::Door, args)
     }
 
     /// Lets all transfers end and the engine stand still, for fork.
     /// An error: there must be no fork; `thaw` is called for all that.
     pub(super) fn freeze(&self, bell: usize) -> Result<(), Errno> {
-        self.doorbells.ring(bell, FREEZE, [0; 3])
+        self.doorbells.ring(bell, Op::Freeze, [0; 3])
     }
 
     /// Has the engine's threads end; see `aside`.
     pub(super) fn ask_to_leave(&self, bell: usize, socket: i32, tid: u32) -> Result<(), Errno> {
         self.doorbells
-            .ring(bell, LEAVE, [socket as usize, tid as usize, 0])
+            .ring(bell, Op::Leave, [socket as usize, tid as usize, 0])
     }
 
     /// Has the handler's thread give up rights; see `rights`.
     pub(super) fn ask_to_give_up(&self, bell: usize, change: &Change) -> Result<(), Errno> {
         self.doorbells
-            .ring(bell, RIGHTS, [&raw const *change as usize, 0, 0])
+            .ring(bell, Op::Rights, [&raw const *change as usize, 0, 0])
     }
 
     /// In the handler thread: if the fault is a doorbell, answers it.
@@ -189,32 +198,29 @@ impl Engine {
         let Some((bell, which)) = self.doorbells.index(f.addr) else {
             return false;
         };
-        let r = &self.doorbells.requests[bell];
-        let op = r.op.swap(0, Acquire);
-        if op == 0 {
-            // Somebody looked, or it waits for an answer that comes later and was let go early.
-            self.fill_doorbell(bell, which);
+        let request = &self.doorbells.requests[bell];
+        let fill = |which| self.fill_doorbell(bell, which);
+        let Some((op, args)) = request.take(which, fill) else {
             return true;
-        }
-        r.heard.store(which, Relaxed);
-        let args = [0, 1, 2].map(|i| r.args[i].load(Relaxed));
+        };
         let mut fork = None;
-        let result = match op {
+        let result = match Op::of(op) {
             // Answered when the supervisor has.
-            PLACE => match self.link.ask(bell, args[0] as i32, args[1] as u32) {
+            Some(Op::Place) => match self.link.ask(bell, args[0] as i32, args[1] as u32) {
                 Ok(()) => return true,
                 refused => refused,
             },
             // Answered when everybody stands still.
-            LEAVE => {
+            Some(Op::Leave) => {
                 self.note_leave(bell, args[0] as i32, args[1] as u32);
                 return true;
             }
-            FREEZE => {
+            Some(Op::Freeze) => {
                 fork = Some(self.stand_still(handler));
                 self.draw_keys()
             }
-            _ => self.do_as_asked(handler, op, args),
+            Some(op) => self.do_as_asked(handler, op, args),
+            None => Err(Errno(libc::ENOSYS)),
         };
         self.end_ring(bell, result);
         if let Some(fork) = fork {
@@ -229,31 +235,31 @@ impl Engine {
     fn do_as_asked(
         &self,
         handler: &mut Handler<'_>,
-        op: u32,
+        op: Op,
         [a, b, c]: [usize; 3],
     ) -> Result<(), Errno> {
         match op {
-            REGISTER => {
+            Op::Register => {
                 // SAFETY: the list that `register_all` was given: it waits for us, and it lies in
                 // memory of ours.
                 let all = unsafe { core::slice::from_raw_parts(a as *const (usize, usize), b) };
                 all.iter()
                     .try_for_each(|&(start, end)| self.do_register(start, end - start))
             }
-            SETTLE => {
+            Op::Settle => {
                 self.settle_all(a, b);
                 Ok(())
             }
-            WAKE => {
+            Op::Wake => {
                 self.cache.program().wake(a, b);
                 Ok(())
             }
-            UNREGISTER => self.cache.program().unregister(a, b),
-            WILL_NEED => {
+            Op::Unregister => self.cache.program().unregister(a, b),
+            Op::WillNeed => {
                 handler.will_need(split_by_pmd(a, b).map(|(pmd, _)| pmd));
                 Ok(())
             }
-            READ_MAPS => {
+            Op::ReadMaps => {
                 // SAFETY: what `read_maps` was given: it waits for us, and it lies in memory of ours.
                 let (room, n) = unsafe {
                     (
@@ -265,15 +271,16 @@ impl Engine {
                     .read(room)
                     .map(|read| *n = read)
             }
-            LOOK => {
+            Op::Look => {
                 // SAFETY: what `look` was given: it waits for us, and nobody else uses it meanwhile.
                 let found = unsafe { &mut *(c as *mut Filled) };
                 self.cache.pagemap().look(a, b, found)
             }
-            DOOR => self.link.hand_door(a as i32, b as u32, c as u64),
+            Op::Door => self.link.hand_door(a as i32, b as u32, c as u64),
             // SAFETY: what `ask_to_give_up` was given: it waits for us, and it lies in memory of ours.
-            RIGHTS => Self::handler_gives_up(handler, unsafe { &*(a as *const Change) }),
-            _ => Ok(()),
+            Op::Rights => Self::handler_gives_up(handler, unsafe { &*(a as *const Change) }),
+            // `answer` does these.
+            Op::Place | Op::Leave | Op::Freeze => Ok(()),
         }
     }
 
@@ -291,11 +298,8 @@ impl Engine {
 
     /// In the handler thread: the hook that rang goes on.
     pub(super) fn end_ring(&self, bell: usize, result: Result<(), Errno>) {
-        let r = &self.doorbells.requests[bell];
-        r.result
-            .store(result.err().map_or(0, |e| e.0 as usize), Release);
-        r.done.store(1, Release);
-        self.fill_doorbell(bell, r.heard.load(Relaxed));
+        let result = result.err().map_or(0, |e| e.0 as usize);
+        self.doorbells.requests[bell].answer(result, |which| self.fill_doorbell(bell, which));
     }
 
     /// In the handler thread: the thread that reads the page goes on, and the next one that reads the
