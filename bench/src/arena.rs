@@ -52,18 +52,29 @@ pub struct Grant<'a> {
 pub enum Side<'a> {
     Plain,
     /// Under `hugeswap run`, with these options.
-    Hugeswap {
-        memory: Size,
-        /// One at least; all are used in turn.
-        swap: &'a [SwapSpec],
-        room: u64,
-        /// Used before `swap`: memory of this size, which the group has more.
-        first: Option<Size>,
-        /// As `run --compress` has it.
-        compress: Option<&'a str>,
-    },
+    Hugeswap(Options<'a>),
     /// Each with its size; the last is used first.
     Kernel(Vec<(&'a Backing, u64)>),
+}
+
+/// Of `hugeswap run`.
+pub struct Options<'a> {
+    pub memory: Size,
+    /// One at least; all are used in turn.
+    pub swap: &'a [SwapSpec],
+    pub room: u64,
+    /// Used before `swap`: memory of this size, which the group has more.
+    pub first: Option<Size>,
+    /// As `--compress` has it.
+    pub compress: Option<&'a str>,
+    pub encryption: Encryption,
+}
+
+/// Whether what goes to swap is encrypted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Encryption {
+    On,
+    Off,
 }
 
 impl Arena {
@@ -78,7 +89,7 @@ impl Arena {
         let room = room(data, programs);
         let grant = match contestant {
             Contestant::Unlimited => Grant::unlimited(),
-            Contestant::Hugeswap => {
+            Contestant::Hugeswap | Contestant::Unencrypted => {
                 // The memory that stands in for a device is charged to the group too, unlike
                 // zram's, and is not what is measured.
                 let device = if swap.contains(&SwapSpec::Ram) {
@@ -89,13 +100,17 @@ impl Arena {
                 Grant {
                     group: memory.bytes() + OVERHEAD + device,
                     or_none: true,
-                    side: Side::Hugeswap {
+                    side: Side::Hugeswap(Options {
                         memory,
                         swap,
                         room,
                         first: None,
                         compress: Some(compress),
-                    },
+                        encryption: match contestant {
+                            Contestant::Unencrypted => Encryption::Off,
+                            _ => Encryption::On,
+                        },
+                    }),
                 }
             }
             Contestant::Kernel(backing) => Grant {
@@ -120,19 +135,13 @@ impl Arena {
         };
         match &grant.side {
             Side::Plain => {}
-            Side::Hugeswap {
-                memory,
-                swap,
-                room,
-                first,
-                compress,
-            } => {
+            Side::Hugeswap(options) => {
                 // A run that is still ending when everything has been taken down can't write it any more.
                 let dir = stats_dir();
                 fs::create_dir(&dir).map_err(io_error("make a directory for statistics"))?;
                 guard.push(Undo::RemoveDir(dir.clone()));
                 let file = dir.join("stats.json");
-                prefix = hugeswap_run(*memory, *room, swap, *first, *compress, &file)?;
+                prefix = hugeswap_run(options, &file)?;
                 stats = Some(file);
             }
             Side::Kernel(backings) => {
@@ -283,33 +292,29 @@ fn stats_dir() -> PathBuf {
     std::env::temp_dir().join(format!("hugeswap-bench-{}-{n}", std::process::id()))
 }
 
-fn hugeswap_run(
-    memory: Size,
-    room: u64,
-    swap: &[SwapSpec],
-    first: Option<Size>,
-    compress: Option<&str>,
-    stats: &Path,
-) -> Result<Vec<OsString>, Error> {
+fn hugeswap_run(options: &Options<'_>, stats: &Path) -> Result<Vec<OsString>, Error> {
     let program = std::env::current_exe().map_err(io_error("find this program"))?;
     let mut words: Vec<OsString> = vec![program.into(), "run".into()];
-    words.extend(["--memory".into(), memory.bytes().to_string().into()]);
-    if let Some(first) = first {
+    words.extend(["--memory".into(), options.memory.bytes().to_string().into()]);
+    if let Some(first) = options.first {
         words.extend([
             "--swap".into(),
             format!("ram,size={},priority=1", first.bytes()).into(),
         ]);
     }
-    for swap in swap {
+    for swap in options.swap {
         let swap = match swap {
             SwapSpec::Ram => "ram".into(),
             SwapSpec::Path(path) => explicit(path).into_os_string(),
         };
         words.extend(["--swap".into(), swap]);
     }
-    words.extend(["--swap-size".into(), room.to_string().into()]);
-    if let Some(share) = compress {
+    words.extend(["--swap-size".into(), options.room.to_string().into()]);
+    if let Some(share) = options.compress {
         words.extend(["--compress".into(), share.into()]);
+    }
+    if options.encryption == Encryption::Off {
+        words.push("--no-encrypt".into());
     }
     words.extend(["--strict".into(), "--stats-json".into(), stats.into()]);
     words.push("--".into());

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::arena::{Arena, Grant, Side};
+use super::arena::{Arena, Encryption, Grant, Options, Side};
 use super::error::{io_error, Error};
 use super::machine::Machine;
 use super::programs::MARGIN;
@@ -203,13 +203,14 @@ fn sides<'a>(
     let ours = Grant {
         group: limit + args.first.bytes(),
         or_none: false,
-        side: Side::Hugeswap {
+        side: Side::Hugeswap(Options {
             memory: Size::from_bytes(limit - MARGIN),
             swap: std::slice::from_ref(swap),
             room: room + args.first.bytes(),
             first: Some(args.first),
             compress: None,
-        },
+            encryption: Encryption::On,
+        }),
     };
     let mut sides = vec![
         ("no limit".to_owned(), plain),

@@ -63,7 +63,7 @@ pub struct SwapArgs {
     #[arg(long, value_name = "SPEC", value_parser = swap_spec::parser())]
     pub swap: Vec<SwapSpec>,
 
-    /// Compare with the kernel's own swap; 'kernel' takes what fits --swap
+    /// Compare with the kernel's own swap, or with hugeswap without encryption; 'kernel' takes what fits --swap
     #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
     pub against: Vec<Against>,
 
@@ -92,6 +92,8 @@ pub enum Against {
     ZramMthp,
     /// A loop device on tmpfs
     Loop,
+    /// hugeswap again, with 'run --no-encrypt': what encryption costs
+    Unencrypted,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -156,6 +158,8 @@ pub enum Contestant {
     /// No limit and no swap.
     Unlimited,
     Hugeswap,
+    /// As hugeswap, with `run --no-encrypt`.
+    Unencrypted,
     Kernel(Backing),
 }
 
@@ -164,6 +168,7 @@ impl fmt::Display for Contestant {
         match self {
             Contestant::Unlimited => f.write_str("no limit"),
             Contestant::Hugeswap => f.write_str("hugeswap"),
+            Contestant::Unencrypted => f.write_str("not encrypted"),
             Contestant::Kernel(backing) => backing.fmt(f),
         }
     }
@@ -333,11 +338,7 @@ pub fn contestants(
             _ => against,
         };
         for against in against {
-            let [target] = &targets[..] else {
-                return Err(PlanError::SeveralPlaces);
-            };
-            for backing in backings(*against, target)? {
-                let contestant = Contestant::Kernel(backing);
+            for contestant in rivals(*against, &targets)? {
                 if !contestants.contains(&contestant) {
                     contestants.push(contestant);
                 }
@@ -347,10 +348,24 @@ pub fn contestants(
     Ok((swap, contestants))
 }
 
+/// Who hugeswap is compared with.
+fn rivals(against: Against, targets: &[Target]) -> Result<Vec<Contestant>, PlanError> {
+    if against == Against::Unencrypted {
+        return Ok(vec![Contestant::Unencrypted]);
+    }
+    let [target] = targets else {
+        return Err(PlanError::SeveralPlaces);
+    };
+    let backings = backings(against, target)?;
+    Ok(backings.into_iter().map(Contestant::Kernel).collect())
+}
+
+/// What the kernel swaps to.
 fn backings(against: Against, target: &Target) -> Result<Vec<Backing>, PlanError> {
     let zram = Backing::Zram { every_size: false };
     let zram_mthp = Backing::Zram { every_size: true };
     Ok(match (against, target) {
+        (Against::Unencrypted, _) => Vec::new(),
         (Against::Zram, _) => vec![zram],
         (Against::ZramMthp, _) => vec![zram_mthp],
         (Against::Loop, _) => vec![Backing::Loop],
@@ -456,6 +471,10 @@ mod tests {
         assert_eq!(
             names("--swap / --only hugeswap --against kernel"),
             ["hugeswap"]
+        );
+        assert_eq!(
+            names("--swap / --swap /tmp --against unencrypted"),
+            ["hugeswap", "not encrypted"]
         );
     }
 

@@ -219,12 +219,20 @@ fn several_processes_with_threads() {
         "2",
         "--writes",
         "100",
+        "--against",
+        "unencrypted",
     ];
     line.extend(SMALL);
     let document = document(&line);
-    let run = &document["contestants"][0]["runs"][0];
-    assert_eq!(run["rounds"].as_array().unwrap().len(), 6);
-    assert!(run["swap_out_rate"].as_f64().unwrap() > 0.0);
+    for (i, name) in ["hugeswap", "not encrypted"].into_iter().enumerate() {
+        let side = &document["contestants"][i];
+        assert_eq!(side["name"], name);
+        let run = &side["runs"][0];
+        assert_eq!(run["rounds"].as_array().unwrap().len(), 6);
+        assert!(run["swap_out_rate"].as_f64().unwrap() > 0.0);
+        let able = is_x86_feature_detected!("aes") && is_x86_feature_detected!("avx");
+        assert_eq!(run["stats"]["encrypted"], i == 0 && able);
+    }
     assert_eq!(document["writes_percent"], 100);
     assert_eq!(document["compress"], "off");
 }

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hugeswap_control::stats::Stats;
+use hugeswap_seal::Mode;
 use serde_json::{json, Map, Value};
 
 use super::groups;
@@ -23,6 +24,7 @@ pub struct Run<'a> {
     pub unmanaged: &'a unmanaged::Watch,
     pub outside: &'a Outside,
     pub latency_held: Duration,
+    pub seal_mode: Mode,
 }
 
 fn counters(s: &Stats) -> Map<String, Value> {
@@ -89,6 +91,7 @@ pub fn figures(
         "peak_outside_bytes": run.outside.peak(),
         "cpu_latency_held_ms": run.latency_held.as_millis() as u64,
         "counters": counters(s),
+        "encrypted": run.seal_mode == Mode::Encrypt,
         "groups": groups.iter().map(group).collect::<Vec<_>>(),
         "managed_share": if anon == 0 { Value::Null } else {
             json!(managed as f64 / anon as f64)

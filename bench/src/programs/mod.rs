@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 
-use super::arena::{Arena, Grant, Side};
+use super::arena::{Arena, Encryption, Grant, Options, Side};
 use super::error::{io_error, Error};
 pub use args::{Kernel, ProgramsArgs};
 use hugeswap_host::cgroup::{Own, Version};
@@ -246,13 +246,14 @@ impl Backings {
             grant: Grant {
                 group: limit,
                 or_none: false,
-                side: Side::Hugeswap {
+                side: Side::Hugeswap(Options {
                     memory: Size::from_bytes(limit - MARGIN),
                     swap: std::slice::from_ref(&self.swap),
                     room,
                     first: None,
                     compress,
-                },
+                    encryption: Encryption::On,
+                }),
             },
         };
         let mut sides = vec![hugeswap("hugeswap".to_owned(), None)];

@@ -108,6 +108,7 @@ impl Run {
             unmanaged: &self.unmanaged,
             outside: &self.outside,
             latency_held: self.latency.held(),
+            seal_mode: self.control.settings.seal_mode(),
         };
         let groups = self.groups();
         report::figures(&run, &self.processes.total(), &groups, ended)
