@@ -91,6 +91,12 @@ impl Range {
         RangeGuard { range: self }
     }
 
+    /// For whoever has another range's lock already.
+    #[inline]
+    pub fn try_lock(&self) -> Option<RangeGuard<'_>> {
+        self.lock.try_lock().then(|| RangeGuard { range: self })
+    }
+
     /// Sleeps until no transfer is in flight and nobody holds the range, and returns with the lock;
     /// there may still be a frame that holds pages (see `swap_cache::settle`). For hooks: an engine
     /// thread that ends transfers must not call it.

@@ -5,7 +5,9 @@
 use std::collections::VecDeque;
 
 use hugeswap_mm::{PageMask, Pmd, PMD_NR};
-use hugeswap_policy::intake::{soon, Arrival, By, Fault, Fills, Found, Miss, Place, ReadAhead};
+use hugeswap_policy::intake::{
+    soon, By, Decision, Fault, Fills, Found, Miss, Place, ReadAhead, Source,
+};
 use hugeswap_policy::turns::Queued;
 use hugeswap_policy::{
     staging, Credit, Hints, InVain, Intake, List, Shadow, SwapIn, Turns, Unit, Walking,
@@ -143,38 +145,16 @@ impl Engine {
     }
 
     fn fault(&mut self, n: usize, page: usize, tid: u32) {
-        let r = &self.ranges[n];
-        let found = match () {
-            () if r.staged.or(r.ahead).has(page) => Found::Memory,
-            () if r.swapped.has(page) => Found::Swap,
-            () => Found::Nowhere,
-        };
-        let fault = Fault {
-            tid,
-            pmd: Pmd(n as u32),
-            page,
-            found,
-            mode: SwapIn::Auto,
-            limit: self.limit,
-            free: self.free(),
-            evicted: self.turns.evicted() > 0,
-            now_ns: (self.now_us * 1e3) as u64,
-        };
-        let ranges = &self.ranges;
-        let full = |p: Pmd| {
-            ranges
-                .get(p.0 as usize)
-                .is_some_and(|r| r.present.is_full())
-        };
-        let mut arrival = self.intake.arrive(fault, full);
+        let decision = self.decide(n, page, tid);
         self.takes(self.costs.soft);
-        let took = match found {
-            Found::Memory if self.ranges[n].ahead.has(page) => self.map_ahead(n),
-            Found::Memory => self.touch_staged(n, page, &mut arrival),
-            Found::Swap => self.swap_in(n, page, &mut arrival),
-            Found::Nowhere => self.first_touch(n, page, arrival.new),
+        let r = &self.ranges[n];
+        let took = match () {
+            () if r.ahead.has(page) => self.map_ahead(n),
+            () if r.staged.has(page) => self.touch_staged(n, page, &decision),
+            () if r.swapped.has(page) => self.swap_in(n, page, &decision),
+            () => self.first_touch(n, page, decision.amount.zeros),
         };
-        match self.intake.ahead(&arrival) {
+        match decision.ahead {
             ReadAhead::Nothing => {}
             ReadAhead::Ranges { step, window, rest } => self.read_ahead(n, step, window, rest),
             ReadAhead::Pages(stride) => {
@@ -188,6 +168,50 @@ impl Engine {
         if self.free() < self.walking.low_pages(self.limit) {
             self.reclaim();
         }
+    }
+
+    fn decide(&mut self, n: usize, page: usize, tid: u32) -> Decision {
+        let fault = Fault {
+            tid,
+            pmd: Pmd(n as u32),
+            page,
+            mode: SwapIn::Auto,
+            limit: self.limit,
+            free: self.free(),
+            evicted: self.turns.evicted() > 0,
+            now_ns: (self.now_us * 1e3) as u64,
+        };
+        // Taken out while the others are looked at.
+        let mut fills = self.ranges[n].fills;
+        let r = &self.ranges[n];
+        let (found, source) = match () {
+            () if r.ahead.has(page) => (Found::Memory, Source::Given),
+            () if r.staged.has(page) => (Found::Memory, Source::Frame),
+            () if r.swapped.has(page) => {
+                let soon = soon(self.limit);
+                let left_lately = fills.count == 0 && self.turns.left_within(r.shadow, soon);
+                let miss = Miss {
+                    fills: &mut fills,
+                    left_lately,
+                };
+                (Found::Swap, Source::Swap(miss))
+            }
+            () => (Found::Nowhere, Source::Given),
+        };
+        let place = Place {
+            found,
+            present: r.present,
+            hints: Hints::default(),
+            source,
+        };
+        let ranges = &self.ranges;
+        let resident = |p: Pmd| {
+            let range = ranges.get(p.0 as usize);
+            range.is_some_and(|r| r.present.is_full())
+        };
+        let decision = self.intake.decide(fault, place, resident);
+        self.ranges[n].fills = fills;
+        decision
     }
 
     /// A fault that its range was read ahead for.
@@ -204,15 +228,10 @@ impl Engine {
     }
 
     /// A touch of what has been taken out and not written.
-    fn touch_staged(&mut self, n: usize, page: usize, arrival: &mut Arrival) -> usize {
+    fn touch_staged(&mut self, n: usize, page: usize, decision: &Decision) -> usize {
+        let unit = decision.amount.unit;
         let r = &mut self.ranges[n];
         r.credit.earn(page);
-        let place = Place {
-            present: r.present,
-            hints: Hints::default(),
-            miss: None,
-        };
-        let unit = self.intake.choose(arrival, place);
         let whole = r.staged.is_full() && matches!(unit, Unit::Whole | Unit::Rest);
         let pages = match whole {
             true => r.staged,
@@ -233,20 +252,10 @@ impl Engine {
         self.came(n, pages);
     }
 
-    fn swap_in(&mut self, n: usize, page: usize, arrival: &mut Arrival) -> usize {
-        let soon = soon(self.limit);
-        let (unit, whole, pages) = loop {
-            let r = &mut self.ranges[n];
-            let left_lately = r.fills.count == 0 && self.turns.left_within(r.shadow, soon);
-            let place = Place {
-                present: r.present,
-                hints: Hints::default(),
-                miss: Some(Miss {
-                    fills: &mut r.fills,
-                    left_lately,
-                }),
-            };
-            let unit = self.intake.choose(arrival, place);
+    fn swap_in(&mut self, n: usize, page: usize, decision: &Decision) -> usize {
+        let unit = decision.amount.unit;
+        let (whole, pages) = loop {
+            let r = &self.ranges[n];
             let whole = unit.is_whole(r.present, r.swapped);
             if whole && !r.staged.is_empty() {
                 let staged = r.staged;
@@ -260,7 +269,7 @@ impl Engine {
             };
             // What else is of the range may have had to leave for it.
             if self.free() >= pages.count() as i64 || !self.free_some() {
-                break (unit, whole, pages);
+                break (whole, pages);
             }
         };
         let r = &mut self.ranges[n];
@@ -286,7 +295,7 @@ impl Engine {
             true => By::Frame,
             false => By::Buffer,
         };
-        arrival.took(pages.count(), by)
+        decision.took(pages.count(), by)
     }
 
     /// A walk brings in so many pages. If they are more than was there the range is the walk's.

@@ -15,7 +15,7 @@ mod transfer;
 
 use crate::device::{Device, Until};
 use crate::mm::{PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR};
-use crate::policy::intake::{Arrival, By, Fault, ReadAhead};
+use crate::policy::intake::{By, Decision, Fault, ReadAhead};
 use crate::policy::shared::SharedWrites;
 use crate::policy::Intake;
 use crate::pressure::Kick;
@@ -25,6 +25,7 @@ use crate::sys::sched::Switches;
 use crate::sys::thread::now_ns;
 use crate::sys::uffd::{Msg, PageFault};
 use crate::sys::{fd, Errno};
+use crate::vma::Range;
 use ahead::AheadQueue;
 use colocation::Colocation;
 use crowd::Crowd;
@@ -64,7 +65,8 @@ struct Serving {
     page: usize,
     start_ns: u64,
     tid: u32,
-    arrival: Arrival,
+    /// Made once, under the range's lock.
+    decision: Option<Decision>,
     /// For what comes by one, and what that has in it.
     frame: Option<(Frame, Bytes)>,
     /// It has waited for memory.
@@ -83,6 +85,11 @@ impl Serving {
             page: self.page,
             start_ns: self.start_ns,
         }
+    }
+
+    /// What a read of so many pages takes for a walk.
+    fn takes(&mut self, pages: usize, by: By) {
+        self.took = self.decision.map_or(0, |d| d.took(pages, by));
     }
 }
 
@@ -282,17 +289,25 @@ impl<'e> Handler<'e> {
             page,
             start_ns,
             tid: f.tid,
-            arrival: self.arrive(f.tid, pmd, page, start_ns),
+            decision: None,
             frame: None,
             stalled: false,
             took: if self.ahead.has(pmd) { PMD_NR } else { 0 },
         };
+        let fault = self.describe(&s);
         loop {
-            let (intake, arrival) = (&mut self.intake, &mut s.arrival);
+            let (intake, decision) = (&mut self.intake, &mut s.decision);
+            let ranges = &self.cache.ranges;
+            let resident = |p: Pmd| {
+                let range = ranges.get(p).and_then(Range::try_lock);
+                range.is_some_and(|g| g.present.is_full())
+            };
             let plan = self.cache.fault(
                 f,
-                arrival.new,
-                |place| intake.choose(arrival, place),
+                |place| {
+                    let decide = || intake.decide(fault, place, resident);
+                    decision.get_or_insert_with(decide).amount
+                },
                 &mut s.frame,
                 &mut self.buffers,
             );
@@ -304,12 +319,8 @@ impl<'e> Handler<'e> {
         if let Some((f, bytes)) = s.frame {
             self.cache.frames.put_ready(f, bytes);
         }
-        match self.intake.ahead(&s.arrival) {
-            ReadAhead::Nothing => {}
-            ReadAhead::Ranges { step, window, rest } => {
-                self.read_ahead(pmd, step, window, Ahead::Walk { rest });
-            }
-            ReadAhead::Pages(stride) => self.read_stride(stride, pmd, page),
+        if let Some(decision) = s.decision {
+            self.read_beside(&s, decision);
         }
         self.kick.took(s.took);
         if self.cache.free_pages() < self.kick.low_pages() {
@@ -317,9 +328,25 @@ impl<'e> Handler<'e> {
         }
     }
 
+    /// What is read ahead of the next faults.
+    fn read_beside(&mut self, s: &Serving, decision: Decision) {
+        if let Some(stride) = decision.stride() {
+            let stats = self.cache.stats();
+            stats.stride_ra_hit.add(stride.passed.into());
+            stats.stride_ra.add(stride.beyond.into());
+        }
+        match decision.ahead {
+            ReadAhead::Nothing => {}
+            ReadAhead::Ranges { step, window, rest } => {
+                self.read_ahead(s.pmd, step, window, Ahead::Walk { rest });
+            }
+            ReadAhead::Pages(stride) => self.read_stride(stride, s.pmd, s.page),
+        }
+    }
+
     /// After a jump the handler moves to the thread's CPU; not in a crowd, where it would run after all others.
     fn follow(&mut self, s: &Serving) {
-        if !s.arrival.jumps() {
+        if !s.decision.is_some_and(|d| d.jumps()) {
             return;
         }
         match self.crowd.is_there() {
@@ -342,7 +369,7 @@ impl<'e> Handler<'e> {
                 let took_ns = now_ns() - s.start_ns;
                 stats.fault_ns.record(took_ns);
                 self.cache.load_took(pages, took_ns);
-                s.took = s.arrival.took(pages, By::Frame);
+                s.takes(pages, By::Frame);
                 self.follow(s);
             }
             Plan::Wait => stats.pgmajfault.inc(),
@@ -354,7 +381,7 @@ impl<'e> Handler<'e> {
             } => {
                 stats.pgmajfault.inc();
                 self.colocation.leave();
-                s.took = s.arrival.took(pages.count(), By::Frame);
+                s.takes(pages.count(), By::Frame);
                 self.submit(s.read(To::Frame(frame), pages, entry));
             }
             Plan::Fill {
@@ -363,7 +390,7 @@ impl<'e> Handler<'e> {
                 entry,
             } => {
                 stats.pgmajfault.inc();
-                s.took = s.arrival.took(pages.count(), By::Buffer);
+                s.takes(pages.count(), By::Buffer);
                 self.follow(s);
                 self.submit(s.read(To::Buffer(buffer), pages, entry));
             }
@@ -390,30 +417,19 @@ impl<'e> Handler<'e> {
         true
     }
 
-    /// Asks what is thought of the fault, before its range is locked.
-    fn arrive(&mut self, tid: u32, pmd: Pmd, page: usize, now_ns: u64) -> Arrival {
+    /// The fault, and how things stand, for the decision.
+    fn describe(&self, s: &Serving) -> Fault {
         let cache = self.cache;
-        let fault = Fault {
-            tid,
-            pmd,
-            page,
-            found: cache.find(pmd, page),
+        Fault {
+            tid: s.tid,
+            pmd: s.pmd,
+            page: s.page,
             mode: cache.charge.control.swap_in(),
             limit: cache.charge.limit(),
             free: cache.free_pages(),
             evicted: cache.lru.has_evicted(),
-            now_ns,
-        };
-        let full = |p: Pmd| {
-            let range = cache.ranges.get(p);
-            range.is_some_and(|r| r.lock().present.is_full())
-        };
-        let arrival = self.intake.arrive(fault, full);
-        if let Some(stride) = arrival.stride() {
-            cache.stats().stride_ra_hit.add(stride.passed.into());
-            cache.stats().stride_ra.add(stride.beyond.into());
+            now_ns: s.start_ns,
         }
-        arrival
     }
 
     /// A frame for a folio to come in: a ready one, or one within the limit.

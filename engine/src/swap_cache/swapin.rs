@@ -5,19 +5,10 @@ use super::plan::Plan;
 use super::way::{First, Seen, Way};
 use super::{Bytes, Dir, FillBuffers, Frame, Memory, SwapCache};
 use crate::mm::{PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
-use crate::policy::intake::{soon, Found, Miss, Place};
+use crate::policy::intake::{soon, Amount, Found, Miss, Place, Source};
 use crate::policy::Unit;
 use crate::sys::uffd::PageFault;
 use crate::vma::{IoState, RangeGuard};
-
-/// Where the page is in memory already.
-fn place_without_read<'f>(g: &RangeGuard<'_>) -> Place<'f> {
-    Place {
-        present: g.present,
-        hints: g.hints,
-        miss: None,
-    }
-}
 
 /// What became of moving a frame in as a whole.
 pub(super) enum Whole {
@@ -28,14 +19,12 @@ pub(super) enum Whole {
 }
 
 impl<M: Memory> SwapCache<M> {
-    /// Serves the fault, or says what is needed to do so. `new`: how many pages of zeros there are to be
-    /// for a range that was never touched, a folio or a power of two. `unit` chooses how much of a swapped
-    /// range to bring in. A frame that was handed in and not used is put back.
+    /// Serves the fault, or says what is needed to do so. `decide` says how much comes in, by what is known of the
+    /// range. A frame that was handed in and not used is put back.
     pub fn fault(
         &self,
         f: &PageFault,
-        new: usize,
-        unit: impl FnOnce(Place) -> Unit,
+        decide: impl FnOnce(Place) -> Amount,
         frame: &mut Option<(Frame, Bytes)>,
         buffers: &mut FillBuffers,
     ) -> Plan {
@@ -50,38 +39,25 @@ impl<M: Memory> SwapCache<M> {
         let mut g = r.lock();
         let (first, way) = Seen::of(&g, page, f.wp).way();
         self.prepare(first, pmd, &mut g);
+        let Amount { zeros, unit } = decide(self.place(&mut g, page, way));
         match way {
             Way::Wait => self.await_io(&mut g),
-            Way::Decompress => {
-                let unit = self.ask(&mut g, unit);
-                if g.io() == IoState::Idle && !g.salvage && Self::is_whole(unit, &g) {
-                    return self.begin_whole(&mut g, frame);
-                }
-                self.load(pmd, &mut g, page, unit, buffers)
+            Way::Decompress
+                if !g.salvage && g.io() == IoState::Idle && Self::is_whole(unit, &g) =>
+            {
+                self.begin_whole(&mut g, frame)
             }
+            Way::Decompress => self.load(pmd, &mut g, page, unit, buffers),
             Way::MapAhead => self.map_ahead(pmd, &mut g),
-            Way::Rescue => {
-                let unit = unit(place_without_read(&g));
-                self.touch_inactive(pmd, &mut g, page, unit)
-            }
-            Way::CopyBack => {
-                let unit = unit(place_without_read(&g));
-                self.touch_writing(pmd, &mut g, page, unit)
-            }
+            Way::Rescue => self.touch_inactive(pmd, &mut g, page, unit),
+            Way::CopyBack => self.touch_writing(pmd, &mut g, page, unit),
             Way::ReadBeside => {
-                let unit = self.ask(&mut g, unit);
                 if Self::is_whole(unit, &g) {
                     self.settle(pmd, &mut g);
                 }
                 self.begin_read(pmd, &mut g, page, unit, frame, buffers)
             }
-            Way::Read => {
-                let unit = match g.salvage {
-                    true => Unit::Pages(1),
-                    false => self.ask(&mut g, unit),
-                };
-                self.begin_read(pmd, &mut g, page, unit, frame, buffers)
-            }
+            Way::Read => self.begin_read(pmd, &mut g, page, unit, frame, buffers),
             Way::Recheck => self.recheck(pmd, page, f.wp),
             Way::Poison => {
                 // A message from before the page was poisoned, or the program dropped the marker by a
@@ -89,7 +65,7 @@ impl<M: Memory> SwapCache<M> {
                 let _ = self.poison(pmd, PageMask::of(page..page + 1));
                 self.send_back(pmd, page, Plan::Served)
             }
-            Way::New => self.touch_new(pmd, &mut g, page, new, frame),
+            Way::New => self.touch_new(pmd, &mut g, page, zeros, frame),
         }
     }
 
@@ -103,6 +79,8 @@ impl<M: Memory> SwapCache<M> {
         frame: &mut Option<(Frame, Bytes)>,
         buffers: &mut FillBuffers,
     ) -> Plan {
+        // Of a range that could not be read as a whole each page comes by itself.
+        let unit = if g.salvage { Unit::Pages(1) } else { unit };
         match Self::is_whole(unit, g) {
             true => self.begin_whole(g, frame),
             false => self.begin_fill(g, pmd, page, unit, buffers),
@@ -134,32 +112,33 @@ impl<M: Memory> SwapCache<M> {
         plan
     }
 
-    /// Where a page is that a fault has come for.
-    pub fn find(&self, pmd: Pmd, page: usize) -> Found {
-        let Some(r) = self.ranges.get(pmd) else {
-            return Found::Nowhere;
+    /// What is known of the range, for the decision.
+    fn place<'g>(&self, g: &'g mut RangeGuard<'_>, page: usize, way: Way) -> Place<'g> {
+        let found = match () {
+            () if g.present.or(g.moving()).has(page) => Found::Memory,
+            () if g.swapped.or(g.compressed).has(page) => Found::Swap,
+            () => Found::Nowhere,
         };
-        let g = r.lock();
-        if g.present.or(g.moving()).has(page) {
-            Found::Memory
-        } else if g.swapped.or(g.compressed).has(page) {
-            Found::Swap
-        } else {
-            Found::Nowhere
+        let (present, hints) = (g.present, g.hints);
+        let source = match way {
+            Way::Rescue | Way::CopyBack => Source::Frame,
+            Way::Read if g.salvage => Source::Given,
+            Way::Read | Way::ReadBeside | Way::Decompress => {
+                let soon = soon(self.charge.limit());
+                let left_lately = g.fills.count == 0 && self.lru.left_lately(g.shadow, soon);
+                Source::Swap(Miss {
+                    fills: &mut g.fills,
+                    left_lately,
+                })
+            }
+            Way::Wait | Way::MapAhead | Way::Recheck | Way::Poison | Way::New => Source::Given,
+        };
+        Place {
+            found,
+            present,
+            hints,
+            source,
         }
-    }
-
-    fn ask(&self, g: &mut RangeGuard<'_>, unit: impl FnOnce(Place) -> Unit) -> Unit {
-        let soon = soon(self.charge.limit());
-        let left_lately = g.fills.count == 0 && self.lru.left_lately(g.shadow, soon);
-        unit(Place {
-            present: g.present,
-            hints: g.hints,
-            miss: Some(Miss {
-                fills: &mut g.fills,
-                left_lately,
-            }),
-        })
     }
 
     /// Whether that much comes by way of a frame.

@@ -86,18 +86,9 @@ impl<M: Memory> SwapCache<M> {
             Ok(begun) => begun,
             Err(start) => return start,
         };
-        out.zero = self.zero_pages(out.frame, out.pages);
-        if !out.old.is_empty() {
-            let old = out.old.minus(out.zero);
-            out.clean = self.unchanged(pmd, r, out.frame, out.pages, old);
-        }
         let all = out.pages;
-        if to == To::Memory {
-            match self.compress(pmd, r, &out, list) {
-                Compressed::Pages(gone) => out.have_gone(gone),
-                Compressed::All => return Start::Clean,
-                Compressed::Wanted => return Start::Active,
-            }
+        if let Err(start) = self.leave_unwritten(pmd, r, &mut out, to, list) {
+            return start;
         }
         let (dirty, old) = (out.dirty(), out.old.and(out.pages));
         self.stats()
@@ -141,6 +132,30 @@ impl<M: Memory> SwapCache<M> {
             nonce,
             one_by_one: false,
         })
+    }
+
+    /// What leaves without a write: zeros, what is in its slot already, and what compressed memory takes.
+    fn leave_unwritten(
+        &self,
+        pmd: Pmd,
+        r: &Range,
+        out: &mut Leaving,
+        to: To,
+        list: List,
+    ) -> Result<(), Start> {
+        out.zero = self.zero_pages(out.frame, out.pages);
+        if !out.old.is_empty() {
+            let old = out.old.minus(out.zero);
+            out.clean = self.unchanged(pmd, r, out.frame, out.pages, old);
+        }
+        if to == To::Memory {
+            match self.compress(pmd, r, out, list) {
+                Compressed::Pages(gone) => out.have_gone(gone),
+                Compressed::All => return Err(Start::Clean),
+                Compressed::Wanted => return Err(Start::Active),
+            }
+        }
+        Ok(())
     }
 
     /// From here on faults on the range wait for the reclaim thread, which can look at the frame without the lock.

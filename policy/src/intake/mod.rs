@@ -1,7 +1,7 @@
 //! How threads go through memory, and what comes in for their faults: docs/swap-in.md.
 //!
-//! A fault is told once ([`Intake::arrive`]), before any range is locked. What comes of it is asked where the range
-//! is known ([`Intake::choose`]), and what is read beside it afterwards ([`Intake::ahead`]).
+//! A fault is asked about once ([`Intake::decide`]), under its range's lock, where all is known that there is to know. What
+//! comes of it says how much comes in, and what is read ahead beside it.
 
 mod choice;
 mod lengths;
@@ -14,7 +14,7 @@ pub use working_set::{Fills, Miss};
 
 use crate::watermark::is_for_folios;
 use crate::{Hints, SwapIn, Unit, ZERO_FILL_MAX};
-use choice::{choose, first_touch, in_parts, passing};
+use choice::{choose, first_touch, in_parts, passing, Choice};
 use hugeswap_mm::{PageMask, Pmd, PMD_NR};
 use stream::{Streams, Walk};
 use stride::Strides;
@@ -27,16 +27,6 @@ const FAR: usize = 64;
 /// A range that comes back before this part of memory was evicted left too early.
 const SOON: i64 = 8;
 
-/// Where a page is that a fault has come for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Found {
-    /// It was never touched, or was dropped.
-    Nowhere,
-    Swap,
-    /// The program's or a frame's.
-    Memory,
-}
-
 /// A fault, and how things stand.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
@@ -44,7 +34,6 @@ pub struct Fault {
     pub pmd: Pmd,
     /// Within it.
     pub page: usize,
-    pub found: Found,
     pub mode: SwapIn,
     /// Pages that the process may have, and those that are free.
     pub limit: i64,
@@ -65,6 +54,34 @@ impl Fault {
     }
 }
 
+/// Where a page is that a fault has come for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// It was never touched, or was dropped.
+    Nowhere,
+    Swap,
+    /// The program's or a frame's.
+    Memory,
+}
+
+/// What there is to choose between.
+pub enum Source<'g> {
+    /// Nothing: it comes as it is, or is waited for.
+    Given,
+    /// What is in memory and was taken from the program, all or some of it.
+    Frame,
+    /// What has to be read or decompressed, all or some of it.
+    Swap(Miss<'g>),
+}
+
+/// What is known of the page and its range, under its lock.
+pub struct Place<'g> {
+    pub found: Found,
+    pub present: PageMask,
+    pub hints: Hints,
+    pub source: Source<'g>,
+}
+
 /// How its thread has come there.
 #[derive(Clone, Copy, Debug)]
 enum Approach {
@@ -74,27 +91,22 @@ enum Approach {
     Jump(usize),
 }
 
-/// A fault that is being served, and what is thought of it.
-pub struct Arrival {
-    fault: Fault,
-    approach: Approach,
-    /// It is a walk's, and all of the range that it came from is resident. A program that wants one page of
-    /// each range looks like a walk too, but does not leave a range behind that is all there.
-    left_all: bool,
+/// How much comes in.
+#[derive(Clone, Copy, Debug)]
+pub struct Amount {
     /// Pages of zeros for a place that was never touched.
-    pub new: usize,
-    /// The ranges in which its thread jumps fit. Asked once for each fault, however often it is tried.
-    fits: Option<bool>,
-    /// Ranges to read ahead in this direction, as the choice was; and how many, where that was said.
-    chosen: Option<(i32, Option<usize>)>,
+    pub zeros: usize,
+    /// Of what is in swap, or was taken from the program.
+    pub unit: Unit,
 }
 
-/// What is known of the range under its lock.
-pub struct Place<'g> {
-    pub present: PageMask,
-    pub hints: Hints,
-    /// If the page has to be read.
-    pub miss: Option<Miss<'g>>,
+/// What is to be done for a fault.
+#[derive(Clone, Copy, Debug)]
+pub struct Decision {
+    pub amount: Amount,
+    /// When the fault has been served or its read has begun.
+    pub ahead: ReadAhead,
+    approach: Approach,
 }
 
 /// What is to be read beside what the fault waits for.
@@ -119,35 +131,56 @@ pub struct Intake {
 }
 
 impl Intake {
-    /// A fault has come. `resident`: all of that range is.
-    pub fn arrive(&mut self, fault: Fault, resident: impl Fn(Pmd) -> bool) -> Arrival {
-        let approach = self.approach(&fault, &resident);
-        let (walk, enters) = match approach {
-            Approach::Walk(walk) => (Some(walk), walk.enters),
-            Approach::Stride(_) | Approach::Jump(_) => (None, None),
-        };
-        let new = match first_touch(fault.mode, fault.is_tight(), walk) {
-            new if fault.is_for_folios() => new,
-            new => new.min(ZERO_FILL_MAX),
-        };
-        if fault.found == Found::Nowhere && new < PMD_NR {
-            self.streams.brought(new);
-        }
-        let from = enters.and_then(|step| fault.pmd.0.checked_add_signed(-step));
-        Arrival {
-            fault,
+    /// What is to be done for a fault. `resident`: all of that range is.
+    pub fn decide(
+        &mut self,
+        fault: Fault,
+        place: Place,
+        resident: impl Fn(Pmd) -> bool,
+    ) -> Decision {
+        let approach = self.approach(&fault, place.found, &resident);
+        let zeros = self.zeros(&fault, place.found, approach);
+        // Of the range that a walk comes from, all is resident. A program that wants one page of each range looks
+        // like a walk too, but does not leave a range behind that is all there.
+        let from = approach
+            .enters()
+            .and_then(|step| fault.pmd.0.checked_add_signed(-step));
+        let left_all = from.is_some_and(|from| resident(Pmd(from)));
+        let choice = self.choose(&fault, place, approach, left_all);
+        Decision {
+            amount: Amount {
+                zeros,
+                unit: choice.map_or(Unit::Pages(1), |choice| choice.unit),
+            },
+            ahead: self.ahead(&fault, approach, choice, left_all),
             approach,
-            left_all: from.is_some_and(|from| resident(Pmd(from))),
-            new,
-            fits: None,
-            chosen: None,
         }
     }
 
-    fn approach(&mut self, fault: &Fault, resident: impl Fn(Pmd) -> bool) -> Approach {
+    fn zeros(&mut self, fault: &Fault, found: Found, approach: Approach) -> usize {
+        let walk = match approach {
+            Approach::Walk(walk) => Some(walk),
+            Approach::Stride(_) | Approach::Jump(_) => None,
+        };
+        let zeros = match first_touch(fault.mode, fault.is_tight(), walk) {
+            zeros if fault.is_for_folios() => zeros,
+            zeros => zeros.min(ZERO_FILL_MAX),
+        };
+        if found == Found::Nowhere && zeros < PMD_NR {
+            self.streams.brought(zeros);
+        }
+        zeros
+    }
+
+    fn approach(
+        &mut self,
+        fault: &Fault,
+        found: Found,
+        resident: impl Fn(Pmd) -> bool,
+    ) -> Approach {
         let Fault { pmd, page, .. } = *fault;
         let walk = self.streams.walk(pmd, page, resident);
-        let stride = self.stride(fault, walk.is_some());
+        let stride = self.stride(fault, found, walk.is_some());
         match (walk, stride) {
             (Some(walk), _) => Approach::Walk(walk),
             (None, Some(stride)) => Approach::Stride(stride),
@@ -156,8 +189,8 @@ impl Intake {
     }
 
     /// Where the thread will be next, if it strides.
-    fn stride(&mut self, fault: &Fault, walks: bool) -> Option<Stride> {
-        if fault.found != Found::Swap {
+    fn stride(&mut self, fault: &Fault, found: Found, walks: bool) -> Option<Stride> {
+        if found != Found::Swap {
             // What lies in memory at the time says little: of a range in a frame all comes at once.
             return None;
         }
@@ -169,57 +202,63 @@ impl Intake {
         self.strides.seen(fault.tid, at)
     }
 
-    /// How much is to come in.
-    pub fn choose(&mut self, arrival: &mut Arrival, place: Place) -> Unit {
-        let fault = arrival.fault;
-        let fits = place.miss.is_some_and(|miss| {
-            *arrival.fits.get_or_insert_with(|| {
-                arrival.approach.jumps()
+    /// How much is to come in, where there is a choice.
+    fn choose(
+        &mut self,
+        fault: &Fault,
+        place: Place,
+        approach: Approach,
+        left_all: bool,
+    ) -> Option<Choice> {
+        let fits = match place.source {
+            Source::Given => return None,
+            Source::Frame => false,
+            Source::Swap(miss) => {
+                approach.jumps()
                     && fault.mode == SwapIn::Auto
                     && self
                         .working_set
                         .jumped(fault.tid, miss, fault.limit, fault.now_ns)
-            })
-        });
-        let (walk, pages) = match arrival.approach {
-            Approach::Walk(walk) => (walk.enters, walk.pages),
-            Approach::Stride(_) => (None, 1),
-            Approach::Jump(pages) => (None, pages),
+            }
         };
         let seen = choice::Seen {
             fits,
             vacant: place.present.is_empty(),
-            walk,
-            left_all: arrival.left_all,
-            pages,
-            stride: arrival
+            walk: approach.enters(),
+            left_all,
+            pages: match approach {
+                Approach::Walk(walk) => walk.pages,
+                Approach::Stride(_) => 1,
+                Approach::Jump(pages) => pages,
+            },
+            stride: approach
                 .stride()
                 .map(|s| s.pages_of(fault.pmd, fault.page, fault.pmd)),
         };
-        let choice = match choose(fault.mode, place.hints, seen) {
+        Some(match choose(fault.mode, place.hints, seen) {
             choice if fault.is_for_folios() => choice,
             choice => in_parts(choice),
-        };
-        arrival.chosen = choice.ahead;
-        choice.unit
+        })
     }
 
-    /// What is to be read ahead, when the fault has been served or its read has begun.
-    pub fn ahead(&self, arrival: &Arrival) -> ReadAhead {
-        let walk = match arrival.approach {
-            Approach::Walk(walk) if arrival.fault.is_for_folios() => walk.enters,
-            Approach::Walk(_) | Approach::Stride(_) | Approach::Jump(_) => None,
-        };
-        if let Some((step, window)) = arrival.chosen.or(passing(arrival.fault.mode, walk)) {
-            return ReadAhead::Ranges {
+    fn ahead(
+        &self,
+        fault: &Fault,
+        approach: Approach,
+        choice: Option<Choice>,
+        left_all: bool,
+    ) -> ReadAhead {
+        let walk = approach.enters().filter(|_| fault.is_for_folios());
+        let chosen = choice.and_then(|choice| choice.ahead);
+        match (chosen.or(passing(fault.mode, walk)), approach) {
+            (Some((step, window)), _) => ReadAhead::Ranges {
                 step,
                 window: window.unwrap_or_else(|| self.streams.window()),
-                rest: arrival.left_all,
-            };
+                rest: left_all,
+            },
+            (None, Approach::Stride(stride)) => ReadAhead::Pages(stride),
+            (None, Approach::Walk(_) | Approach::Jump(_)) => ReadAhead::Nothing,
         }
-        arrival
-            .stride()
-            .map_or(ReadAhead::Nothing, ReadAhead::Pages)
     }
 
     /// A fault was waited for that long.
@@ -232,6 +271,21 @@ impl Approach {
     fn jumps(self) -> bool {
         matches!(self, Approach::Jump(_))
     }
+
+    /// It goes on with a walk that enters ranges at their edge, in this direction.
+    fn enters(self) -> Option<i32> {
+        match self {
+            Approach::Walk(walk) => walk.enters,
+            Approach::Stride(_) | Approach::Jump(_) => None,
+        }
+    }
+
+    fn stride(self) -> Option<Stride> {
+        match self {
+            Approach::Stride(stride) => Some(stride),
+            Approach::Walk(_) | Approach::Jump(_) => None,
+        }
+    }
 }
 
 /// The way that pages come in by.
@@ -243,7 +297,7 @@ pub enum By {
     Buffer,
 }
 
-impl Arrival {
+impl Decision {
     /// It goes on with nothing.
     pub fn jumps(&self) -> bool {
         self.approach.jumps()
@@ -261,10 +315,7 @@ impl Arrival {
 
     /// Its thread strides.
     pub fn stride(&self) -> Option<Stride> {
-        match self.approach {
-            Approach::Stride(stride) => Some(stride),
-            Approach::Walk(_) | Approach::Jump(_) => None,
-        }
+        self.approach.stride()
     }
 }
 
@@ -282,7 +333,6 @@ mod tests {
             tid: 1,
             pmd: Pmd((at / PMD_NR) as u32),
             page: at % PMD_NR,
-            found: Found::Swap,
             mode: SwapIn::Auto,
             limit: 64 * PMD_NR as i64,
             free: 0,
@@ -291,37 +341,44 @@ mod tests {
         }
     }
 
-    /// Of ranges of which nothing is resident.
-    fn ask(intake: &mut Intake, fault: Fault, full: bool) -> (Unit, ReadAhead) {
-        let mut arrival = intake.arrive(fault, |_| full);
-        let mut fills = Fills::default();
-        let place = Place {
+    /// Of a range of which nothing is resident, in swap.
+    fn swapped(fills: &mut Fills) -> Place<'_> {
+        Place {
+            found: Found::Swap,
             present: PageMask::EMPTY,
             hints: Hints::default(),
-            miss: Some(Miss {
-                fills: &mut fills,
+            source: Source::Swap(Miss {
+                fills,
                 left_lately: false,
             }),
-        };
-        let unit = intake.choose(&mut arrival, place);
-        (unit, intake.ahead(&arrival))
+        }
+    }
+
+    fn ask(intake: &mut Intake, fault: Fault, full: bool) -> (Unit, ReadAhead) {
+        let decision = intake.decide(fault, swapped(&mut Fills::default()), |_| full);
+        (decision.amount.unit, decision.ahead)
     }
 
     #[test]
     fn a_small_share_gets_no_folios() {
-        let small = |found, mode, at| Fault {
+        let small = |mode, at| Fault {
             limit: 2 * PMD_NR as i64,
-            found,
             mode,
             ..fault(at)
         };
         let mut intake = Intake::default();
         for mode in [SwapIn::Auto, SwapIn::Always] {
-            let new = intake.arrive(small(Found::Nowhere, mode, 0), |_| false).new;
-            assert!(new <= ZERO_FILL_MAX, "{mode:?}: {new}");
+            let untouched = Place {
+                found: Found::Nowhere,
+                source: Source::Given,
+                ..swapped(&mut Fills::default())
+            };
+            let decision = intake.decide(small(mode, 0), untouched, |_| false);
+            let zeros = decision.amount.zeros;
+            assert!(zeros <= ZERO_FILL_MAX, "{mode:?}: {zeros}");
             let mut at = 10 * PMD_NR;
             while at < 14 * PMD_NR {
-                let (unit, ahead) = ask(&mut intake, small(Found::Swap, mode, at), true);
+                let (unit, ahead) = ask(&mut intake, small(mode, at), true);
                 assert!(matches!(ahead, ReadAhead::Nothing));
                 let Unit::Pages(n) = unit else {
                     panic!("{mode:?}: {unit:?}")
@@ -378,25 +435,5 @@ mod tests {
         };
         assert_eq!(stride.step, 40);
         assert_eq!(pages.runs().map(|r| r.start).next(), Some(340));
-    }
-
-    /// The range's working set is asked once, though the fault is tried again until there is memory.
-    #[test]
-    fn a_fault_that_is_tried_again_counts_once() {
-        let mut intake = Intake::default();
-        let mut arrival = intake.arrive(fault(7), |_| false);
-        let mut fills = Fills::default();
-        for _ in 0..3 {
-            let place = Place {
-                present: PageMask::EMPTY,
-                hints: Hints::default(),
-                miss: Some(Miss {
-                    fills: &mut fills,
-                    left_lately: false,
-                }),
-            };
-            assert_eq!(intake.choose(&mut arrival, place), Unit::Pages(1));
-        }
-        assert_eq!(fills.count, 1);
     }
 }

@@ -89,6 +89,16 @@ static void say_packet(int fd, u64 kind, int with) {
 
 enum { FORK = 3, FAULTS = 6 };
 
+static int is_stopped(pid_t pid) {
+  char path[64], line[512], state = 0;
+  snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  FILE *f = fopen(path, "r");
+  MUST(f && fgets(line, sizeof line, f));
+  fclose(f);
+  MUST(sscanf(strrchr(line, ')') + 1, " %c", &state) == 1);
+  return state == 'T';
+}
+
 /* A child goes on with the connection; its parent, which would read the answers, stands still. */
 static int connection_alone(void) {
   int fd = connection();
@@ -97,7 +107,7 @@ static int connection_alone(void) {
   if (pid > 0) {
     for (;;) raise(SIGSTOP);
   }
-  usleep(200000);
+  while (!is_stopped(getppid())) usleep(1000);
   return fd;
 }
 

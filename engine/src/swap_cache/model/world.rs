@@ -7,6 +7,7 @@ use super::truth::{content, Content, Scene, Setup, Slot, Truth, WORDS};
 use crate::control::{Answer, Compress, Grant, Proc, Settings, Writer, SEGMENT_CLUSTERS};
 use crate::device::ram::RamDevice;
 use crate::device::Device;
+use crate::policy::intake::Amount;
 use crate::policy::Unit;
 use crate::sys::uffd::PageFault;
 use core::cell::{Cell, RefCell};
@@ -316,12 +317,13 @@ impl World {
             wp: false,
             tid: 1,
         };
-        let new = if inner.setup.pages == PMD_NR {
+        let zeros = if inner.setup.pages == PMD_NR {
             PMD_NR
         } else {
             4
         };
-        let plan = cache.fault(&fault, new, |_| unit, &mut self.frame, &mut self.buffers);
+        let amount = Amount { zeros, unit };
+        let plan = cache.fault(&fault, |_| amount, &mut self.frame, &mut self.buffers);
         let goes_on = match plan {
             Plan::Served | Plan::Loaded(_) => true,
             Plan::NeedFrame { bytes } => {
