@@ -54,10 +54,25 @@ pub struct Walk {
     pub pages: usize,
 }
 
+/// Numbers of pages in which a fault may go on with a head; outside it does not. So most heads need no closer look.
+#[derive(Clone, Copy, Default)]
+struct Reach {
+    low: u64,
+    len: u64,
+}
+
+impl Reach {
+    fn has(self, at: u64) -> bool {
+        at.wrapping_sub(self.low) < self.len
+    }
+}
+
 #[derive(Default)]
 pub struct Streams {
     /// Places, then walks.
     heads: [Head; PLACES + WALKS],
+    /// Of each head.
+    reach: [Reach; PLACES + WALKS],
     /// The oldest place.
     next: usize,
     last: usize,
@@ -71,12 +86,9 @@ impl Streams {
     /// fault.
     pub fn walk(&mut self, pmd: Pmd, page: usize, resident: impl Fn(Pmd) -> bool) -> Option<Walk> {
         let at = number(pmd, page);
-        let found = |next: &dyn Fn(&Head) -> Option<Head>| {
-            let mut heads = self.heads.iter().enumerate();
-            heads.find_map(|(i, h)| next(h).map(|h| (i, h)))
-        };
-        let (i, h) = found(&|h| h.goes_on(at))
-            .or_else(|| found(&|h| h.passed_over(at, &resident)?.goes_on(at)))?;
+        let (i, h) = self
+            .goes_on(at)
+            .or_else(|| self.passed_over(at, page, resident))?;
         let before = self.heads[i].come;
         self.lengths.goes_on(before, h.come);
         let h = Head {
@@ -90,6 +102,32 @@ impl Streams {
         })
     }
 
+    /// The head that the fault goes on with, and what it becomes.
+    fn goes_on(&self, at: u64) -> Option<(usize, Head)> {
+        let mut near = self.reach.iter().enumerate().filter(|(_, r)| r.has(at));
+        near.find_map(|(i, _)| Some((i, self.heads[i].goes_on(at)?)))
+    }
+
+    /// The same, where what lies between is resident.
+    fn passed_over(
+        &self,
+        at: u64,
+        page: usize,
+        resident: impl Fn(Pmd) -> bool,
+    ) -> Option<(usize, Head)> {
+        let (page, edge) = (page as u64, EDGE..PMD_NR as u64 - EDGE);
+        if edge.contains(&page) {
+            return None;
+        }
+        let mut heads = self.heads.iter().enumerate();
+        heads.find_map(|(i, h)| Some((i, h.passed_over(at, &resident)?.goes_on(at)?)))
+    }
+
+    fn set(&mut self, i: usize, head: Head) {
+        self.reach[i] = head.reach();
+        self.heads[i] = head;
+    }
+
     /// Keeps what place or walk `i` has become, and says where. What is a walk by now makes way for no place.
     fn keep(&mut self, i: usize, head: Head) -> usize {
         self.time += 1;
@@ -98,15 +136,15 @@ impl Streams {
             ..head
         };
         if i >= PLACES || head.length < WALK_MIN {
-            self.heads[i] = head;
+            self.set(i, head);
             return i;
         }
         let walks = PLACES..PLACES + WALKS;
         let oldest = walks.min_by_key(|&w| self.heads[w].used);
         let to = oldest.unwrap_or(PLACES);
-        self.heads[i] = Head::default();
+        self.set(i, Head::default());
         self.end(to);
-        self.heads[to] = head;
+        self.set(to, head);
         to
     }
 
@@ -115,7 +153,7 @@ impl Streams {
         self.end(self.next);
         self.last = self.next;
         let pages = self.lengths.window(1, PAGES_MAX);
-        self.heads[self.next] = Head {
+        let head = Head {
             at: number(pmd, page),
             pages,
             come: 1,
@@ -124,6 +162,7 @@ impl Streams {
             ranges: 0,
             used: 0,
         };
+        self.set(self.next, head);
         self.next = (self.next + 1) % PLACES;
         pages as usize
     }
@@ -137,8 +176,9 @@ impl Streams {
 
     /// With the fault that was last seen so many pages came, at least.
     pub fn brought(&mut self, pages: usize) {
-        let head = &mut self.heads[self.last];
+        let mut head = self.heads[self.last];
         head.pages = head.pages.max(pages as u64);
+        self.set(self.last, head);
     }
 
     /// Folios to read ahead for the walk that was last seen.
@@ -155,6 +195,27 @@ pub fn number(pmd: Pmd, page: usize) -> u64 {
 }
 
 impl Head {
+    /// Pages that it can go on by within a range.
+    fn steps_over(&self) -> u64 {
+        self.pages.max(2) + PASS
+    }
+
+    fn reach(&self) -> Reach {
+        if self.length == 0 {
+            return Reach::default();
+        }
+        let nr = PMD_NR as u64;
+        let (begins, steps) = (self.at / nr * nr, self.steps_over());
+        let low = begins
+            .saturating_sub(EDGE)
+            .min(self.at.saturating_sub(steps));
+        let end = (begins + nr + EDGE).max(self.at + steps + 1);
+        Reach {
+            low,
+            len: end - low,
+        }
+    }
+
     /// The head after a fault at `at`, if that goes on with it.
     fn goes_on(&self, at: u64) -> Option<Head> {
         if self.length == 0 {
@@ -163,8 +224,8 @@ impl Head {
         let nr = PMD_NR as u64;
         let (range, before) = (at / nr, self.at / nr);
         let page = at % nr;
-        let up = at > self.at && at - self.at <= self.pages.max(2) + PASS;
-        let down = at < self.at && self.at - at <= self.pages.max(2) + PASS;
+        let up = at > self.at && at - self.at <= self.steps_over();
+        let down = at < self.at && self.at - at <= self.steps_over();
         // A walker of whole ranges faults once in each, at the edge where it comes in. So does who
         // touches one page in each; it takes a walk within a range to know.
         let walks = self.ranges > 0;
@@ -285,6 +346,35 @@ mod tests {
         for range in 10..100 {
             assert_eq!(s.classify(Pmd(range), 0, |_| false), (None, 1));
         }
+    }
+
+    #[test]
+    fn what_goes_on_with_a_head_is_within_its_reach() {
+        let mut random = 1u64;
+        let mut next = |below: u64| {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (random >> 33) % below
+        };
+        let mut went_on = 0;
+        for _ in 0..200_000 {
+            let head = Head {
+                at: next(4 * PMD_NR as u64),
+                pages: next(65),
+                come: 1,
+                step: next(3) as i32 - 1,
+                length: next(4) as u32,
+                ranges: next(2) as u32,
+                used: 0,
+            };
+            let at = next(4 * PMD_NR as u64);
+            if head.goes_on(at).is_some() {
+                went_on += 1;
+                assert!(head.reach().has(at), "{} {} {at}", head.at, head.pages);
+            }
+        }
+        assert!(went_on > 1000, "{went_on}");
     }
 
     #[test]
