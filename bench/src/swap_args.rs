@@ -484,7 +484,7 @@ mod tests {
         assert!(message("--swap ram --against file").contains("--swap DIRECTORY"));
         assert!(message("--swap / --size 8M --processes 5").contains("5 processes"));
         assert!(message("--swap / --size 8M --threads 5").contains("5 threads"));
-        assert!(message("--swap / --memory 1M").contains("64M"));
+        assert!(message("--swap / --memory 1M").contains("48M"));
         assert!(message("--swap /nowhere/at/all").contains("mkdir"));
         for line in ["--against kernel", "--against zram", "--only kernel"] {
             let message = message(&format!("--swap / --swap /tmp {line}"));

@@ -332,7 +332,7 @@ fn wrong_arguments() {
         ),
         (&["all", "--only", "nothing"], "there is no test 'nothing'"),
         (&["all", "--swap", "ram"], "give a directory"),
-        (&["all", "--memory", "16M"], "give 64M or more"),
+        (&["all", "--memory", "16M"], "give 48M or more"),
         (&["policies", "--unit", "bit"], "bit"),
     ] {
         let output = bench(line);

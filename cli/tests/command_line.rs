@@ -106,7 +106,7 @@ fn wrong_arguments_get_one_line() {
         ),
         (
             &["bench", "swap-w-seq", "--swap", "ram", "--memory", "1M"],
-            "hugeswap: --memory 1M is too little to run anything: give 64M or more",
+            "hugeswap: --memory 1M is too little to run anything: give 48M or more",
         ),
         (
             &["bench", "swap-w-seq", "--swap", "ram", "--against", "file"],

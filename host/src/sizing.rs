@@ -6,7 +6,7 @@ use crate::os;
 use crate::size::{Size, GIB, MIB};
 
 /// Less than this cannot hold the engine's own buffers and a few huge pages.
-pub const LEAST_MEMORY: u64 = 64 * MIB;
+pub const LEAST_MEMORY: u64 = 48 * MIB;
 /// Addresses that each process of a run must be allowed to have: the window in which its memory is
 /// placed, and the program itself.
 pub const LEAST_ADDRESSES: u64 = 5 << 40;

@@ -31,7 +31,7 @@ pub fn check() -> Check {
         return Check::new(name, Verdict::Note, "not tried: too little memory is free");
     }
     match run() {
-        Ok(()) => Check::ok(name, "96M in 64M of memory, out and back"),
+        Ok(()) => Check::ok(name, "80M in 48M of memory, out and back"),
         Err(why) => Check::new(name, Verdict::Missing, why)
             .so("programs of a run would fail like this one")
             .mend("install hugeswap and its library again, from one build"),

@@ -69,7 +69,7 @@ fn sizes() {
     assert!(line.contains("--memory 65535K is too little"), "{line}");
     let line = refused(2, &["--memory", "1M", "--swap", "ram", "--", "true"]);
     assert!(
-        line.contains("too little") && line.contains("64M"),
+        line.contains("too little") && line.contains("48M"),
         "{line}"
     );
     let line = refused(

@@ -136,7 +136,7 @@ fn what_is_refused() {
     let expected = [
         "hugeswap: --swap is for a whole run: give it to the 'hugeswap run' that this group is within",
         "status 2",
-        "hugeswap: --memory 1M is too little for a group: give 64M or more",
+        "hugeswap: --memory 1M is too little for a group: give 48M or more",
         "status 2",
         "hugeswap: --group: a name has 1 to 64 bytes and no slash (see 'hugeswap run --help')",
         "status 2",
