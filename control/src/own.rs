@@ -24,6 +24,9 @@ pub struct Proc {
     /// The sweep for which the process is to say in `marks` which slots it may read. The supervisor
     /// writes it.
     pub mark_wanted: AtomicU32,
+    /// Pages that may stay in memory beyond the limit, as long as the kernel has no other use for it (`MADV_FREE`). The
+    /// supervisor writes it.
+    pub lazyfree_limit: AtomicI64,
     /// The last sweep that ended for this process: but for `lent` nobody reads what it has freed. The
     /// supervisor writes these.
     pub swept: AtomicU32,
@@ -38,6 +41,8 @@ pub struct Proc {
     pub limit_seq: AtomicU32,
     /// Pages that it keeps. The process writes it, and all that follows.
     pub charged_pages: AtomicI64,
+    /// Pages that stay so, at most.
+    pub lazyfree_pages: AtomicI64,
     /// While a fork is prepared: the process keeps at most this; 0 for no such cap.
     pub fork_cap: AtomicI64,
     /// Nonzero from the process's call until the supervisor has heard it.

@@ -118,6 +118,11 @@ impl Charge {
         }
     }
 
+    /// Pages that may stay in memory, uncharged, as long as the kernel has no other use for it.
+    pub fn lazyfree_limit(&self) -> usize {
+        self.proc().lazyfree_limit.load(Relaxed).max(0) as usize
+    }
+
     /// A fork holds the process below its limit for now.
     pub fn is_capped(&self) -> bool {
         self.proc().fork_cap.load(Acquire) != 0

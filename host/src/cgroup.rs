@@ -193,7 +193,10 @@ impl Own {
         let used = read_number(&self.path.join(usage))?;
         let stat = fs::read_to_string(self.path.join("memory.stat")).ok()?;
         let entry = |name: &str| entry_of(&stat, name).unwrap_or(0);
-        let files = entry(cache).saturating_sub(entry(&format!("{prefix}shmem")));
+        let pages = entry(cache).saturating_sub(entry(&format!("{prefix}shmem")));
+        // The kernel's lists of pages that it can drop have, beside those of files, memory that was freed lazily.
+        let lists = ["inactive_file", "active_file"].map(|list| entry(&format!("{prefix}{list}")));
+        let files = pages.max(lists.iter().sum());
         let of_files = |names: [&str; 2]| names.iter().map(|name| entry(name)).sum();
         Some(Charged {
             kept: used.saturating_sub(files),
@@ -235,7 +238,7 @@ fn has_word(list: &str, word: &str) -> bool {
 /// What a group is charged for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Charged {
-    /// Bytes, of all but pages of files.
+    /// Bytes, of all but pages of files and what was freed lazily (`MADV_FREE`).
     pub kept: u64,
     /// Of the pages of files, bytes that have to be written before they can be dropped.
     pub unwritten: u64,

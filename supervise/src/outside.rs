@@ -8,12 +8,13 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use hugeswap_mm::PAGE_SIZE;
 
 use super::groups::Groups;
-use super::processes::Processes;
+use super::processes::{Member, Processes};
 use super::unmanaged::Watch;
 use hugeswap_host::cgroup::{Charged, Own};
 use hugeswap_host::size::Size;
@@ -29,6 +30,9 @@ const FILES_PART: u64 = 8;
 /// Pages of files that are read again between two looks, and by how much files are given more for it, and less without.
 const REFAULTS: u64 = 256;
 const FILES_STEP: u64 = 2 << 20;
+/// What has left may stay in memory where a group has some to spare, as long as so much is left beside that and what pages of
+/// files need: for what grows between two looks, and for the pages of files that everybody needs.
+const SPARE: u64 = 8 << 20;
 /// Where the group has more than that beside other memory there is time.
 const TIGHT: u64 = 64 << 20;
 /// More than that they are not given for being read again.
@@ -75,6 +79,11 @@ fn managed_limit_in(memory: u64, outside: u64, files: u64, group: u64) -> u64 {
     let left = group.saturating_sub(outside + files + FREE);
     let least = most.saturating_sub(memory / FILES_PART).max(FLOOR);
     most.min(left.max(least))
+}
+
+/// What a group has to spare, beside memory that is managed and memory that is not.
+fn spare(managed: u64, outside: u64, files: u64, group: u64) -> u64 {
+    group.saturating_sub(managed + outside + files + SPARE)
 }
 
 /// What pages of files need of a group.
@@ -126,6 +135,8 @@ pub struct Outside {
     too_much: u32,
     /// Processes, at the last look.
     processes: usize,
+    /// What may stay, whatever the run's group has to spare.
+    lazyfree_given: Option<u64>,
 }
 
 impl Outside {
@@ -147,6 +158,7 @@ impl Outside {
             ram,
             too_much: 0,
             processes: 0,
+            lazyfree_given: lazyfree_given(),
         }
     }
 
@@ -179,20 +191,27 @@ impl Outside {
         let limit = self.limit();
         if is_time {
             self.tell(limit);
+            self.share_spare(processes, limit);
         }
         Some(limit)
     }
 
     fn measure(&mut self, processes: &Processes, strangers: &Watch, now: Instant) {
-        let managed = || -> u64 {
-            let pages = processes.present().map(|(_, m)| m.charged() as u64);
-            pages.sum::<u64>() * PAGE_SIZE as u64
-        };
-        let before = managed();
         let own = [std::process::id(), self.front];
         let mut all: BTreeSet<u32> = processes.numbers();
         all.extend(strangers.numbers().chain(own));
-        let group = self.group.usage(&all, now);
+        // A group's counters tell what is freed lazily apart.
+        let is_group = self.group.is_ours(&all, now);
+        let managed = || -> u64 {
+            let pages = |m: &Member| match is_group {
+                true => m.charged() as u64,
+                false => m.resident() as u64,
+            };
+            let all = processes.present().map(|(_, m)| pages(m));
+            all.sum::<u64>() * PAGE_SIZE as u64
+        };
+        let before = managed();
+        let group = self.group.usage(is_group);
         let used = match group {
             Some((used, _)) => used
                 .kept
@@ -232,7 +251,7 @@ impl Outside {
                     .filter(|(_, m)| of(m.group, &processes.groups))
             };
             let managed =
-                || within().map(|(_, m)| m.charged() as u64).sum::<u64>() * PAGE_SIZE as u64;
+                || within().map(|(_, m)| m.resident() as u64).sum::<u64>() * PAGE_SIZE as u64;
             let before = managed();
             let pids: BTreeSet<u32> = within()
                 .map(|(_, m)| m.pid)
@@ -251,13 +270,31 @@ impl Outside {
         }
     }
 
-    fn limit(&self) -> u64 {
-        // What grew since the last look goes on growing until the next.
+    /// What is outside, and will be until the next look.
+    fn expected(&self) -> u64 {
+        // What grew since the last look goes on growing.
         let expected = self.bytes() + self.growth.min(EXPECTED);
-        let outside = expected.max(at_least(self.processes));
+        expected.max(at_least(self.processes))
+    }
+
+    fn limit(&self) -> u64 {
         match self.shares {
-            Some((files, limit)) => managed_limit_in(self.memory, outside, files, limit),
-            None => managed_limit(self.memory, outside),
+            Some((files, limit)) => managed_limit_in(self.memory, self.expected(), files, limit),
+            None => managed_limit(self.memory, self.expected()),
+        }
+    }
+
+    /// Tells each process how much of what has left it may keep, as long as the kernel has no other use for it: its part of
+    /// what the run's group has to spare.
+    fn share_spare(&self, processes: &Processes, managed: u64) {
+        let of_group = self.shares.map_or(0, |(files, group)| {
+            spare(managed, self.expected(), files, group)
+        });
+        let spare = self.lazyfree_given.unwrap_or(of_group);
+        let all: u64 = processes.present().map(|(_, m)| m.charged() as u64).sum();
+        for (_, m) in processes.present() {
+            let part = spare / PAGE_SIZE as u64 * m.charged() as u64 / all.max(1);
+            m.page().lazyfree_limit.store(part as i64, Relaxed);
         }
     }
 
@@ -290,6 +327,16 @@ impl Outside {
             );
         }
     }
+}
+
+/// Frames in which what has left stays are writable addresses: where memory is not overcommitted the system counts them, and
+/// nothing may stay. `HUGESWAP_LAZYFREE` is for tests and comparison: so much is said to be to spare.
+fn lazyfree_given() -> Option<u64> {
+    if let Ok(bytes) = std::env::var("HUGESWAP_LAZYFREE") {
+        return bytes.parse::<Size>().ok().map(|size| size.bytes());
+    }
+    let mode = fs::read_to_string("/proc/sys/vm/overcommit_memory");
+    mode.is_ok_and(|mode| mode.trim() == "2").then_some(0)
 }
 
 /// What so many processes take, and those that may come soon.
@@ -344,8 +391,16 @@ impl Group {
     }
 
     /// What the group is charged for, and its limit.
-    fn usage(&mut self, run: &BTreeSet<u32>, now: Instant) -> Option<(Charged, u64)> {
-        let own = self.own.as_ref()?;
+    fn usage(&self, is_ours: bool) -> Option<(Charged, u64)> {
+        let own = self.own.as_ref().filter(|_| is_ours)?;
+        own.charged().zip(own.limit())
+    }
+
+    /// Whether nobody is in the group but the run.
+    fn is_ours(&mut self, run: &BTreeSet<u32>, now: Instant) -> bool {
+        let Some(own) = &self.own else {
+            return false;
+        };
         // At the first look the program has hardly come.
         let rest = match self.is_ours || now > self.began + NEW {
             true => GROUP,
@@ -361,8 +416,7 @@ impl Group {
             self.others = others;
             self.looked = Some(now);
         }
-        let own = self.is_ours.then_some(own)?;
-        own.charged().zip(own.limit())
+        self.is_ours
     }
 }
 
@@ -381,6 +435,13 @@ mod tests {
             most - 100 * MIB + ALLOWED
         );
         assert_eq!(managed_limit(64 * MIB, GIB), FLOOR);
+    }
+
+    #[test]
+    fn what_a_group_has_to_spare_is_what_nothing_else_needs() {
+        assert_eq!(spare(100 * MIB, 10 * MIB, 0, 174 * MIB), 56 * MIB);
+        assert_eq!(spare(100 * MIB, 10 * MIB, 20 * MIB, 174 * MIB), 36 * MIB);
+        assert_eq!(spare(100 * MIB, 10 * MIB, 20 * MIB, 134 * MIB), 0);
     }
 
     #[test]

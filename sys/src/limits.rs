@@ -56,6 +56,11 @@ fn raise(resource: u32, enough: u64) -> Option<Limit> {
     Some(before)
 }
 
+/// Whether writable addresses are limited: the engine should not have more of them than it needs.
+pub fn is_data_limited() -> bool {
+    limit(libc::RLIMIT_DATA, None).is_ok_and(|l| l.now != u64::MAX)
+}
+
 /// One thread at a time: what it puts back must be the program's limit. Not held while a child is made: the
 /// engine stands still then, and no other hook runs.
 static BEYOND: AtomicBool = AtomicBool::new(false);

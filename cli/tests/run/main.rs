@@ -11,6 +11,7 @@ mod front;
 mod groups;
 mod hostile;
 mod kill;
+mod lazyfree;
 mod limits;
 mod lives;
 mod memory;

@@ -372,6 +372,12 @@ impl<'e> Handler<'e> {
                 s.takes(pages, By::Frame);
                 self.follow(s);
             }
+            Plan::Kept => {
+                stats.pgminfault.inc();
+                stats.fault_ns.record(now_ns() - s.start_ns);
+                s.takes(1, By::Buffer);
+                self.follow(s);
+            }
             Plan::Wait => stats.pgmajfault.inc(),
             Plan::Unknown => stats.fault_unknown.inc(),
             Plan::ReadWhole {

@@ -429,5 +429,6 @@ impl<'e> Reclaim<'e> {
         s.peak_swapped_bytes.raise_to(swapped);
         c.slots.settle_loans(&c.charge);
         c.slots.trim(&c.charge);
+        c.settle_lazyfree();
     }
 }

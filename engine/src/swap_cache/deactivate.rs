@@ -63,7 +63,7 @@ impl<M: Memory> SwapCache<M> {
         if pages.is_empty() {
             return (Victim::Skip, g);
         }
-        let Some(frame) = self.frames.take_empty() else {
+        let Some(frame) = self.take_empty() else {
             return (Victim::NoFrame, g);
         };
         let whole = g.is_whole();

@@ -96,6 +96,11 @@ impl<M: Memory> SwapCache<M> {
             return Plan::NeedBuffer;
         }
         let n = pages.count();
+        if n == 1 && g.io() != IoState::Filling {
+            if let Some(plan) = self.take_kept(g, pmd, page, unit, buffers) {
+                return plan;
+            }
+        }
         if !self.charge_for_fault(n) {
             return Plan::NeedRoom;
         }
@@ -115,7 +120,7 @@ impl<M: Memory> SwapCache<M> {
     }
 
     /// The list of a range of which pages come in by a small fill.
-    fn join_list(&self, pmd: Pmd, g: &mut RangeGuard<'_>, unit: Unit) {
+    pub(super) fn join_list(&self, pmd: Pmd, g: &mut RangeGuard<'_>, unit: Unit) {
         match unit.walks() {
             Some(n) => self.join_walk(pmd, g, 2 * n),
             None => {

@@ -1,6 +1,7 @@
 //! What the swap cache asks of memory: that pages move, are copied, and go. The kernel does it for a program
 //! ([`Kernel`]); the tests have a memory of their own, which knows where each page is and refuses when it is told to.
 
+use crate::mm::PMD_SIZE;
 use crate::sys::pagemap::Pagemap;
 use crate::sys::uffd::{Refused, Uffd};
 use crate::sys::{mem, Errno};
@@ -55,13 +56,19 @@ pub trait Memory {
     /// Nobody needs what is in them.
     unsafe fn drop_pages(&self, at: usize, len: usize) -> Result<(), Errno>;
 
+    /// The kernel may take the pages of a frame and what is in them, one by one, now or later.
+    ///
+    /// # Safety
+    /// Nobody relies on what is in them.
+    unsafe fn free_lazily(&self, frame: usize) -> Result<(), Errno>;
+
     /// What is missing is there then, zeroed, and what is shared with other processes is this one's own.
     ///
     /// # Safety
     /// The addresses are managed memory of the program, or a frame.
     unsafe fn populate(&self, at: usize, len: usize) -> Result<(), Errno>;
 
-    /// Reads pages of the program, which may be gone: an error then.
+    /// Reads pages of the program or of a frame, which may be gone: an error then.
     ///
     /// # Safety
     /// `to` is memory of the engine's own, of that length.
@@ -172,6 +179,11 @@ impl Memory for Kernel {
     unsafe fn drop_pages(&self, at: usize, len: usize) -> Result<(), Errno> {
         // SAFETY: the caller's contract.
         unsafe { mem::madvise(at, len, libc::MADV_DONTNEED) }
+    }
+
+    unsafe fn free_lazily(&self, frame: usize) -> Result<(), Errno> {
+        // SAFETY: the caller's contract.
+        unsafe { mem::madvise(frame, PMD_SIZE, libc::MADV_FREE) }
     }
 
     unsafe fn populate(&self, at: usize, len: usize) -> Result<(), Errno> {

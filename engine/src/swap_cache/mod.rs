@@ -13,6 +13,7 @@ mod fill;
 mod first_touch;
 mod frames;
 mod gather;
+mod lazyfree;
 mod lost;
 mod mapping;
 mod marks;
@@ -51,6 +52,7 @@ pub use swapout::{Start, To, Transfer};
 pub use zswap::{WriteBack, Zswap, WRITE_BACK};
 
 use clean::KeepFolios;
+use lazyfree::LazyFree;
 
 use crate::charge::Charge;
 use crate::mm::{PageMask, Pmd, SwapEntry, PAGE_SIZE, PMD_NR, PMD_SIZE};
@@ -106,6 +108,7 @@ pub struct SwapCache<M = Kernel> {
     /// Pages that are charged and that a child does not get.
     own_pages: AtomicI64,
     keep_folios: KeepFolios,
+    lazyfree: LazyFree,
     pub zswap: Zswap,
     /// Folios that are shared since a fork and are to be copied.
     copies: Copies,
@@ -145,6 +148,7 @@ impl SwapCache {
     /// In a forked child: new descriptors, and staging begins anew.
     pub fn start_over(&self, program: Uffd, staging: Uffd, pagemap: i32) -> Result<(), Errno> {
         self.set_descriptors(program, staging, pagemap);
+        self.lazyfree.start_over();
         self.frames.start_over(&self.memory)
     }
 
@@ -180,6 +184,7 @@ impl<M: Memory> SwapCache<M> {
             scratch: Scratch(crate::sys::mem::map_anon(PAGE_SIZE)?),
             own_pages: AtomicI64::new(0),
             keep_folios: KeepFolios::default(),
+            lazyfree: LazyFree::new(charge.control)?,
             zswap,
             copies: Copies::default(),
             charge,

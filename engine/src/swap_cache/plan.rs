@@ -10,6 +10,8 @@ pub enum Plan {
     Served,
     /// As `Served`, so many pages out of compressed memory.
     Loaded(usize),
+    /// As `Served`, out of the frame in which the page had left.
+    Kept,
     /// A transfer is in flight for the range; its end wakes everybody.
     Wait,
     /// Ask again with a ready frame.

@@ -424,6 +424,25 @@ impl<M: Memory> SwapCache<M> {
         wrong
     }
 
+    /// Whether this is what the slot of a page holds. The caller has the range's lock.
+    pub(super) fn is_in_slot(
+        &self,
+        pmd: Pmd,
+        g: &RangeGuard<'_>,
+        page: usize,
+        copy: &Page,
+        scratch: &mut Page,
+    ) -> bool {
+        let sealed = self.sealed(pmd, g);
+        let slot = self.each_slot(pmd, sealed.entry, PageMask::of(page..page + 1));
+        let Some((_, at)) = slot.last().filter(|_| !sealed.tags.is_null()) else {
+            return false;
+        };
+        // SAFETY: the lock is held.
+        let (nonce, tag) = unsafe { sealed.of(page) };
+        self.sealer.is_same(copy, scratch, at, nonce, &tag)
+    }
+
     /// Of `pages`, which are in the frame and in slots, those that are alike in both. For the reclaim
     /// thread, while it writes the range.
     pub(super) fn clean_pages(

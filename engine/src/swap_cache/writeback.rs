@@ -106,7 +106,7 @@ impl<M: Memory> SwapCache<M> {
         // Before the frame's memory goes: a core file takes what is gone from its slots.
         g.leave_frame(pages.minus(kept));
         if kept.is_empty() {
-            self.retire(frame, pages, g.huge);
+            self.retire(frame, pages, g.huge, (pmd, gone.and(g.swapped)));
             g.huge = false;
         } else {
             g.huge &= kept == pages;
@@ -160,7 +160,14 @@ impl<M: Memory> SwapCache<M> {
     }
 
     /// The frame's pages are on the device: use the frame again, or give its memory back.
-    pub(super) fn retire(&self, frame: Frame, pages: PageMask, huge: bool) {
+    /// `slots`: what of them can be had from there.
+    pub(super) fn retire(
+        &self,
+        frame: Frame,
+        pages: PageMask,
+        huge: bool,
+        (pmd, slots): (Pmd, PageMask),
+    ) {
         // Asked after the pages were moved out: a call that could keep a hold of them switches
         // recycling off before it takes effect.
         let whole = pages.is_full() && huge;
@@ -172,11 +179,11 @@ impl<M: Memory> SwapCache<M> {
             return;
         }
         self.stats().folio_freed.inc();
-        let left = match whole && !again {
-            true => Left::Folio,
-            false => Left::Pieces,
-        };
-        self.empty(frame, left);
+        if whole && !again {
+            self.empty(frame, Left::Folio);
+        } else if !self.keep_frame(pmd, frame, slots, pages) {
+            self.empty(frame, Left::Pieces);
+        }
         self.charge.uncharge(pages.count());
     }
 
@@ -216,7 +223,7 @@ impl<M: Memory> SwapCache<M> {
 
     /// An empty frame becomes one that is ready, zeroed; it is charged. None, and it is not, if there is none.
     fn populate(&self) -> Option<Frame> {
-        let Some(frame) = self.frames.take_empty() else {
+        let Some(frame) = self.take_empty() else {
             self.charge.uncharge(PMD_NR);
             return None;
         };

@@ -83,6 +83,8 @@ pub struct Fake {
     pub woken: RefCell<Vec<(usize, usize)>>,
     pub watch: RefCell<Option<Watch>>,
     pub effects: Cell<u64>,
+    /// Pages that could have been taken lazily so far.
+    lazily: Cell<usize>,
 }
 
 impl Fake {
@@ -95,6 +97,7 @@ impl Fake {
             woken: RefCell::default(),
             watch: RefCell::default(),
             effects: Cell::new(0),
+            lazily: Cell::new(0),
         }
     }
 
@@ -130,6 +133,12 @@ impl Fake {
     pub fn frames_in_use(&self) -> usize {
         let at = self.frames.at.borrow();
         at.iter().filter(|&&at| at == At::Page).count()
+    }
+
+    /// One of three pages that the kernel may take is gone at once.
+    fn takes_lazily(&self) -> bool {
+        self.lazily.set(self.lazily.get() + 1);
+        self.lazily.get() % 3 == 0
     }
 
     fn effect(&self) {
@@ -288,6 +297,21 @@ impl Memory for Fake {
         // SAFETY: the test has mapped it.
         unsafe { core::ptr::write_bytes(at as *mut u8, STALE, len) };
         stretch.set(page, n, At::Nothing, false);
+        self.effect();
+        Ok(())
+    }
+
+    unsafe fn free_lazily(&self, frame: usize) -> Result<(), Errno> {
+        let (stretch, page) = self.of(frame);
+        for i in 0..PMD_NR {
+            if stretch.at.borrow()[page + i] == At::Page && self.takes_lazily() {
+                // SAFETY: the test has mapped it.
+                unsafe {
+                    core::ptr::write_bytes((frame + i * PAGE_SIZE) as *mut u8, STALE, PAGE_SIZE)
+                };
+                stretch.set(page + i, 1, At::Nothing, false);
+            }
+        }
         self.effect();
         Ok(())
     }

@@ -17,6 +17,7 @@ const WHOLE: Setup = Setup {
     compress: 0,
     mv: true,
     devices: true,
+    lazyfree: 0,
 };
 const PART: Setup = Setup { pages: 24, ..WHOLE };
 
@@ -161,6 +162,9 @@ fn counted(setup: Setup) -> Vec<&'static str> {
     if setup.devices && setup.compress > 0 {
         names.push("zswpwb");
     }
+    if setup.lazyfree > 0 {
+        names.extend(["lazyfree_hit", "lazyfree_lost"]);
+    }
     if setup.devices && setup.pages == 512 && setup.mv {
         names.extend([
             "swap_ra_hit",
@@ -192,12 +196,15 @@ fn random_sequences(setup: Setup, sequences: usize) {
 fn random_sequences_on_pieces() {
     for encrypt in [false, true] {
         for compress in [0, 30] {
-            let setup = Setup {
-                encrypt,
-                compress,
-                ..PART
-            };
-            random_sequences(setup, 2000);
+            for lazyfree in [0, 60] {
+                let setup = Setup {
+                    encrypt,
+                    compress,
+                    lazyfree,
+                    ..PART
+                };
+                random_sequences(setup, 1000);
+            }
         }
     }
 }
@@ -231,10 +238,11 @@ fn random_sequences_without_a_device() {
 
 #[test]
 fn random_sequences_where_nothing_can_be_moved() {
-    for pages in [24, 512] {
+    for (pages, lazyfree) in [(24, 0), (24, 60), (512, 0)] {
         let setup = Setup {
             pages,
             mv: false,
+            lazyfree,
             ..WHOLE
         };
         random_sequences(setup, 100);

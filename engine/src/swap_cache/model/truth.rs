@@ -18,6 +18,8 @@ pub struct Setup {
     pub mv: bool,
     /// There are two devices, or none.
     pub devices: bool,
+    /// Pages of frames that may stay when what is in them has left.
+    pub lazyfree: i64,
 }
 
 /// What a page has in it: this word in three places, and zeros. 0: nothing but zeros.

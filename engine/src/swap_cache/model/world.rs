@@ -87,11 +87,12 @@ fn first_of(pages: PageMask, so: bool) -> PageMask {
 }
 
 /// A process's page of its own, with room for everything.
-fn process() -> &'static Proc {
+fn process(lazyfree: i64) -> &'static Proc {
     let page = crate::sys::mem::map_anon(Proc::BYTES).unwrap() as *const Proc;
     // SAFETY: mapped with this size and never unmapped; every bit pattern is valid.
     let page = unsafe { &*page };
     page.limit_pages.store(64 * PMD_NR as i64, Relaxed);
+    page.lazyfree_limit.store(lazyfree, Relaxed);
     page
 }
 
@@ -115,7 +116,7 @@ impl World {
             },
         );
         control.start_recycling();
-        let charge = Charge::new(control.page(), 1, process(), -1);
+        let charge = Charge::new(control.page(), 1, process(setup.lazyfree), -1);
         // A range, and one to move pages to.
         let bytes = 2 * PMD_SIZE;
         let base = crate::sys::mem::reserve_aligned(bytes).unwrap();
@@ -325,7 +326,7 @@ impl World {
         let amount = Amount { zeros, unit };
         let plan = cache.fault(&fault, |_| amount, &mut self.frame, &mut self.buffers);
         let goes_on = match plan {
-            Plan::Served | Plan::Loaded(_) => true,
+            Plan::Served | Plan::Loaded(_) | Plan::Kept => true,
             Plan::NeedFrame { bytes } => {
                 let ready = cache.frames.take_ready(bytes);
                 let made = || Some((cache.prepare_for_fault()?, Bytes::Zeros));
@@ -650,6 +651,14 @@ impl World {
         self.happen(Event::End);
         self.happen(Event::Settle);
         self.happen(Event::Discard(0, pages));
+        let cache = self.cache();
+        cache.charge.proc().lazyfree_limit.store(0, Relaxed);
+        cache.settle_lazyfree();
+        cache
+            .charge
+            .proc()
+            .lazyfree_limit
+            .store(self.inner.setup.lazyfree, Relaxed);
         self.inner.nothing_is_left(self.charged);
         self.history.clear();
     }

@@ -1,0 +1,40 @@
+//! What has left stays in memory where the run's group has some to spare.
+
+use crate::support::{compile, Dir, Done, Run};
+
+/// Jumps through 112 MiB in 64, from several threads, in a group with so much above that.
+fn jumps(above: u64, environment: &[(&str, &str)]) -> Done {
+    let (program, dir) = (compile("jumps").display().to_string(), Dir::new("lazyfree"));
+    let mut run = Run::new(64, [program.as_str(), "112", "30000", "2", "0"])
+        .swap(dir.path())
+        .above(above)
+        .option("--compress=off");
+    for (name, value) in environment {
+        run = run.env(name, value);
+    }
+    let done = run.ok();
+    assert_eq!(done.oom_kills, 0, "{done}");
+    done.has_swapped();
+    done
+}
+
+#[test]
+fn a_group_with_room() {
+    let done = jumps(64, &[]);
+    assert!(done.counter("lazyfree_hit") > 1000, "{done}");
+    assert!(done.counter("pglazyfree") > 1000, "{done}");
+}
+
+#[test]
+fn nothing_to_spare() {
+    let done = jumps(64, &[("HUGESWAP_LAZYFREE", "0")]);
+    assert_eq!(done.counter("pglazyfree"), 0, "{done}");
+}
+
+/// More is kept than there is room for: the kernel takes it back, nothing is wrong, and nobody is killed.
+#[test]
+fn more_than_there_is() {
+    let done = jumps(24, &[("HUGESWAP_LAZYFREE", "100M")]);
+    assert!(done.counter("lazyfree_hit") > 100, "{done}");
+    assert!(done.counter("lazyfree_lost") > 100, "{done}");
+}

@@ -1,0 +1,277 @@
+//! What has left stays in its frame for as long as the kernel has no other use for the memory.
+//!
+//! Beside what `--memory` allows a run's memory group often has some left. The kernel lets it be used without being in
+//! the way: of memory that was given `MADV_FREE` it takes the oldest back as soon as it needs any, without I/O.
+//! So a frame whose pages are in their slots is given that in place of `MADV_DONTNEED`, and is not charged any more.
+//!
+//! Nothing depends on what such a frame holds. A fault copies the page out of it and makes its tag again, as is done to
+//! find pages that did not change (`clean`): if that is the slot's tag, these are the right bytes, whatever
+//! became of the frame and of the range meanwhile. If it is not, the page is read.
+
+use super::frames::{Left, MAX_FRAMES};
+use super::plan::Plan;
+use super::{FillBuffers, Frame, Memory, SwapCache};
+use crate::control::{Control, FILE};
+use crate::mm::{PageMask, Pmd, PAGE_SIZE};
+use crate::policy::Unit;
+use crate::seal::Page;
+use crate::sync::Mutex;
+use crate::sys::{limits, mem, Errno};
+use crate::vma::RangeGuard;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// Frames that are kept at most. Others have to be there for what is leaving.
+const MOST: usize = 384;
+const _: () = assert!(MOST < MAX_FRAMES);
+
+/// A frame with pages of a range that have left. All-zero bytes are a valid one.
+#[derive(Clone, Copy)]
+struct Kept {
+    frame: Frame,
+    /// Those that may be wanted.
+    pages: PageMask,
+    /// All that have memory there, at most.
+    held: u16,
+}
+
+/// Kept frames in the order in which their pages left, in a ring.
+struct Ring {
+    /// The range of each.
+    pmds: [Pmd; MOST],
+    /// Memory that is touched as it is used.
+    rest: *mut [Kept; MOST],
+    first: usize,
+    len: usize,
+    /// The sum of `held`.
+    held: usize,
+}
+
+// SAFETY: the memory is the ring's alone.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    fn new() -> Result<Ring, Errno> {
+        Ok(Ring {
+            pmds: [Pmd(0); MOST],
+            rest: mem::map_anon(size_of::<[Kept; MOST]>())? as *mut [Kept; MOST],
+            first: 0,
+            len: 0,
+            held: 0,
+        })
+    }
+
+    fn rest(&mut self) -> &mut [Kept; MOST] {
+        // SAFETY: mapped with this size, never unmapped, and the ring's alone.
+        unsafe { &mut *self.rest }
+    }
+
+    fn forget_all(&mut self) {
+        (self.first, self.len, self.held) = (0, 0, 0);
+    }
+
+    fn push(&mut self, pmd: Pmd, kept: Kept) {
+        debug_assert!(self.len < MOST);
+        let at = (self.first + self.len) % MOST;
+        self.pmds[at] = pmd;
+        self.rest()[at] = kept;
+        self.len += 1;
+        self.held += usize::from(kept.held);
+    }
+
+    fn pop(&mut self) -> Option<Frame> {
+        self.len = self.len.checked_sub(1)?;
+        let first = self.first;
+        let kept = self.rest()[first];
+        self.first = (first + 1) % MOST;
+        self.held -= usize::from(kept.held);
+        Some(kept.frame)
+    }
+
+    /// The frame that got the page last.
+    fn find(&self, pmd: Pmd, page: usize) -> Option<Frame> {
+        let end = self.first + self.len;
+        // Those behind the array's end are the newer ones.
+        let parts = [0..end.saturating_sub(MOST), self.first..end.min(MOST)];
+        // SAFETY: as in `rest`.
+        let rest = unsafe { &*self.rest };
+        parts.into_iter().find_map(|part| {
+            let of_range = part.rev().filter(|&i| self.pmds[i] == pmd);
+            let kept = of_range.map(|i| &rest[i]).find(|k| k.pages.has(page))?;
+            Some(kept.frame)
+        })
+    }
+}
+
+pub(super) struct LazyFree {
+    ring: Mutex<Ring>,
+    /// All slots are on disks. In memory in place of one a read takes no longer.
+    pays: bool,
+}
+
+impl LazyFree {
+    pub fn new(control: &Control) -> Result<LazyFree, Errno> {
+        Ok(LazyFree {
+            ring: Mutex::new(Ring::new()?),
+            pays: control.devices().iter().all(|d| d.kind == FILE),
+        })
+    }
+
+    /// In a forked child, where frames are empty.
+    pub fn start_over(&self) {
+        self.ring.reset();
+        self.ring.lock().forget_all();
+    }
+}
+
+impl<M: Memory> SwapCache<M> {
+    /// Keeps a frame, if there is memory to spare. `gone`: of its `held` pages those that are in their slots now. False
+    /// if it is not kept.
+    pub(super) fn keep_frame(
+        &self,
+        pmd: Pmd,
+        frame: Frame,
+        gone: PageMask,
+        held: PageMask,
+    ) -> bool {
+        let n = held.count();
+        let most = self.charge.lazyfree_limit();
+        if !self.lazyfree.pays || gone.is_empty() || n > most || limits::is_data_limited() {
+            return false;
+        }
+        // SAFETY: the frame is ours; what is in it is in slots.
+        if unsafe { self.memory.free_lazily(self.frames.addr(frame)) }.is_err() {
+            return false;
+        }
+        self.trim_lazyfree(most - n);
+        let kept = Kept {
+            frame,
+            pages: gone,
+            held: n as u16,
+        };
+        self.lazyfree.ring.lock().push(pmd, kept);
+        self.stats().pglazyfree.add(n as u64);
+        self.tell_lazyfree();
+        true
+    }
+
+    /// Makes sure that there is a place for one more, and that no more than so many pages are kept.
+    fn trim_lazyfree(&self, most: usize) {
+        loop {
+            let mut ring = self.lazyfree.ring.lock();
+            if ring.len == 0 || ring.held <= most && ring.len < MOST {
+                return;
+            }
+            let oldest = ring.pop();
+            drop(ring);
+            if let Some(frame) = oldest {
+                self.empty(frame, Left::Pieces);
+            }
+        }
+    }
+
+    /// Gives back what is more than there is to spare now.
+    pub fn settle_lazyfree(&self) {
+        if self.lazyfree.ring.lock().len > 0 {
+            self.trim_lazyfree(self.charge.lazyfree_limit());
+            self.tell_lazyfree();
+        }
+    }
+
+    fn tell_lazyfree(&self) {
+        let held = self.lazyfree.ring.lock().held;
+        self.charge
+            .proc()
+            .lazyfree_pages
+            .store(held as i64, Relaxed);
+        self.stats().lazyfree_bytes.set((held * PAGE_SIZE) as u64);
+    }
+
+    /// An empty frame, if need be one that was kept.
+    pub(super) fn take_empty(&self) -> Option<Frame> {
+        self.frames.take_empty().or_else(|| {
+            let frame = self.lazyfree.ring.lock().pop()?;
+            self.frames.clear(frame, Left::Pieces, &self.memory);
+            Some(frame)
+        })
+    }
+
+    /// What is now where the page left. With the lock, so that nothing comes to be in a frame that is empty.
+    fn copy_kept(&self, pmd: Pmd, page: usize, to: &mut Page) -> bool {
+        let ring = self.lazyfree.ring.lock();
+        let Some(frame) = ring.find(pmd, page) else {
+            return false;
+        };
+        let from = (self.frames.addr(frame) + page * PAGE_SIZE) as *const u8;
+        // SAFETY: a kept frame is mapped, and nobody writes there. What the kernel has taken back reads as zeros.
+        unsafe { core::ptr::copy_nonoverlapping(from, core::ptr::from_mut(to).cast(), PAGE_SIZE) };
+        true
+    }
+
+    /// The fault on a page that may still be in the frame in which it left. None if it has to be read.
+    pub(super) fn take_kept(
+        &self,
+        g: &mut RangeGuard<'_>,
+        pmd: Pmd,
+        page: usize,
+        unit: Unit,
+        buffers: &mut FillBuffers,
+    ) -> Option<Plan> {
+        self.lazyfree.ring.lock().find(pmd, page)?;
+        if !self.charge_for_fault(1) {
+            return Some(Plan::NeedRoom);
+        }
+        let Some((base, new)) = buffers.lend(2) else {
+            self.charge.uncharge(1);
+            return None;
+        };
+        self.charge_own(new);
+        // SAFETY: nobody else uses the buffer, which has room for two pages.
+        let [copy, scratch] = unsafe { &mut *(base as *mut [Page; 2]) };
+        let copied = self.copy_kept(pmd, page, copy);
+        if !copied || !self.is_in_slot(pmd, g, page, copy, scratch) {
+            self.stats().lazyfree_lost.inc();
+            self.charge.uncharge(1);
+            return None;
+        }
+        let got = self.copy_run(pmd, page..page + 1, |_| base as *const u8);
+        if got.is_empty() {
+            self.charge.uncharge(1);
+            self.memory.wake(pmd.page_addr(page), PAGE_SIZE);
+            return Some(Plan::Kept);
+        }
+        self.join_list(pmd, g, unit);
+        g.huge = false;
+        self.became_present(pmd, g, got);
+        self.stats().lazyfree_hit.inc();
+        Some(Plan::Kept)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_copy_is_found_and_the_oldest_given_up() {
+        let mut ring = Ring::new().unwrap();
+        for i in 0..3 * MOST as u32 {
+            if ring.len == MOST {
+                assert_eq!(ring.pop(), Some(Frame(i - MOST as u32)));
+            }
+            let kept = Kept {
+                frame: Frame(i),
+                pages: PageMask::of(0..4),
+                held: 4,
+            };
+            ring.push(Pmd(i % 2), kept);
+            assert_eq!(ring.find(Pmd(i % 2), 3), Some(Frame(i)));
+            let other = i.checked_sub(1).map(Frame);
+            assert_eq!(ring.find(Pmd((i + 1) % 2), 3), other);
+            assert_eq!(ring.find(Pmd(i % 2), 4), None);
+            assert_eq!(ring.find(Pmd(2), 3), None);
+            assert_eq!(ring.held, 4 * ring.len);
+        }
+        while ring.pop().is_some() {}
+        assert_eq!((ring.held, ring.find(Pmd(0), 0)), (0, None));
+    }
+}
