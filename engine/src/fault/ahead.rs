@@ -4,11 +4,11 @@ use super::transfer::{Read, To, DEPTH};
 use super::Handler;
 use crate::mm::Pmd;
 use crate::policy::intake::Stride;
-use crate::swap_cache::{Ahead, Bytes, Plan, MAX_FRAMES};
+use crate::swap_cache::{Ahead, Bytes, Plan, FRAMES};
 
 /// Folios read ahead and not yet wanted, at most.
 const AHEAD_MAX: usize = 32;
-const _: () = assert!(AHEAD_MAX < MAX_FRAMES);
+const _: () = assert!(AHEAD_MAX < FRAMES);
 /// Times that MADV_WILLNEED waits for memory.
 const WILL_NEED_WAITS: usize = 16;
 /// Ranges in which what can be read ahead is looked for.

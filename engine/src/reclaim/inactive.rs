@@ -1,7 +1,7 @@
 //! Ranges that have been taken out of the program and wait for a touch.
 
 use crate::mm::Pmd;
-use crate::swap_cache::MAX_FRAMES;
+use crate::swap_cache::FRAMES;
 
 /// Ranges on their second chance, oldest first.
 pub(super) struct Inactive {
@@ -11,7 +11,7 @@ pub(super) struct Inactive {
 }
 
 /// The other frames are for transfers.
-const INACTIVE_MAX: usize = MAX_FRAMES - 64;
+const INACTIVE_MAX: usize = FRAMES - 64;
 
 impl Inactive {
     pub(super) fn new() -> Inactive {

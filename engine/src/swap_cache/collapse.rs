@@ -63,7 +63,7 @@ impl<M: Memory> SwapCache<M> {
     /// what is `untouched`. False, and nothing has changed, where that cannot be done.
     fn join(&self, pmd: Pmd, g: &mut RangeGuard<'_>, frame: Frame, untouched: PageMask) -> bool {
         let here = g.present;
-        let Some(other) = self.take_empty() else {
+        let Some(other) = self.take_empty_for_pieces() else {
             return false;
         };
         g.track(other.0, here);

@@ -1,6 +1,6 @@
 //! The way up begins: pages are taken out of the program.
 
-use super::frames::Left;
+use super::frames::{For, Left};
 use super::{Busy, Dir, Frame, Memory, Moved, SwapCache};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_SIZE};
 use crate::policy::List;
@@ -63,10 +63,14 @@ impl<M: Memory> SwapCache<M> {
         if pages.is_empty() {
             return (Victim::Skip, g);
         }
-        let Some(frame) = self.take_empty() else {
+        let whole = g.is_whole();
+        let frame = match whole && g.huge && pages.is_full() {
+            true => self.frames.take_empty(For::Folio),
+            false => self.take_empty_for_pieces(),
+        };
+        let Some(frame) = frame else {
             return (Victim::NoFrame, g);
         };
-        let whole = g.is_whole();
         g.track(frame.0, pages);
         let (moved, mut g) = self.take_out(pmd, r, g, frame, pages);
         if moved.is_empty() {

@@ -4,6 +4,9 @@
 //! or in use by the transfer whose range names it. Moving a folio out fills an empty frame;
 //! moving one in empties a ready frame.
 //!
+//! There are two kinds. A folio's frames take huge pages. What leaves in pieces has frames of its own, where the kernel
+//! makes no huge pages: khugepaged would make 2 MiB of the few pages that are kept there (`lazyfree`).
+//!
 //! Frames are opened as they are needed: writable addresses count against the program's RLIMIT_DATA, and
 //! where memory is not overcommitted against the system's, also those that nobody has used.
 #![allow(unsafe_code)]
@@ -15,11 +18,13 @@ use crate::sys::limits::beyond_memory;
 use crate::sys::{mem, Errno};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
-pub const MAX_FRAMES: usize = 512;
+/// Frames of each kind.
+pub const FRAMES: usize = 512;
+pub const MAX_FRAMES: usize = 2 * FRAMES;
 /// So many are opened at a time.
 const STEP: usize = 16;
 
-const _: () = assert!(MAX_FRAMES % STEP == 0);
+const _: () = assert!(FRAMES % STEP == 0);
 
 /// Behind the frames: where the contents of a range are for the moment in which they are copied. What lies beyond
 /// keeps the kernel from joining it with anything.
@@ -28,6 +33,31 @@ pub const ALIAS: Frame = Frame(MAX_FRAMES as u32);
 /// One frame, by number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame(pub u32);
+
+/// What a frame is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum For {
+    Folio,
+    Pieces,
+}
+
+impl For {
+    fn first(self) -> usize {
+        match self {
+            For::Folio => 0,
+            For::Pieces => FRAMES,
+        }
+    }
+}
+
+impl Frame {
+    pub fn is_for(self) -> For {
+        match (self.0 as usize) < FRAMES {
+            true => For::Folio,
+            false => For::Pieces,
+        }
+    }
+}
 
 /// What a ready frame has in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,19 +77,19 @@ pub enum Left {
 }
 
 struct Stack {
-    items: [u16; MAX_FRAMES],
+    items: [u16; FRAMES],
     len: usize,
 }
 
 impl Stack {
     const fn new() -> Stack {
         Stack {
-            items: [0; MAX_FRAMES],
+            items: [0; FRAMES],
             len: 0,
         }
     }
     fn push(&mut self, f: Frame) {
-        if self.len < MAX_FRAMES {
+        if self.len < FRAMES {
             self.items[self.len] = f.0 as u16;
             self.len += 1;
         }
@@ -72,11 +102,28 @@ impl Stack {
 
 struct Lists {
     empty: Stack,
+    empty_for_pieces: Stack,
     zeroed: Stack,
     used: Stack,
 }
 
 impl Lists {
+    const fn new() -> Lists {
+        Lists {
+            empty: Stack::new(),
+            empty_for_pieces: Stack::new(),
+            zeroed: Stack::new(),
+            used: Stack::new(),
+        }
+    }
+
+    fn empty(&mut self, what: For) -> &mut Stack {
+        match what {
+            For::Folio => &mut self.empty,
+            For::Pieces => &mut self.empty_for_pieces,
+        }
+    }
+
     fn of(&mut self, bytes: Bytes) -> &mut Stack {
         match bytes {
             Bytes::Zeros => &mut self.zeroed,
@@ -88,8 +135,8 @@ impl Lists {
 pub struct Frames {
     base: usize,
     lists: Mutex<Lists>,
-    /// So many are accessible, from the first on.
-    open: AtomicUsize,
+    /// So many of each kind are accessible, from the first on.
+    open: [AtomicUsize; 2],
     /// Whether folios are moved in: a few pages that are copied must not get a huge page.
     huge: bool,
     /// Whether MADV_DONTNEED gives page tables back, so that an emptied frame can take a huge
@@ -101,12 +148,8 @@ impl Frames {
     pub(super) fn new(memory: &impl Memory, huge: bool, pt_reclaim: bool) -> Result<Frames, Errno> {
         let f = Frames {
             base: mem::reserve_aligned((MAX_FRAMES + 2) * PMD_SIZE)?,
-            lists: Mutex::new(Lists {
-                empty: Stack::new(),
-                zeroed: Stack::new(),
-                used: Stack::new(),
-            }),
-            open: AtomicUsize::new(0),
+            lists: Mutex::new(Lists::new()),
+            open: Default::default(),
             huge,
             pt_reclaim,
         };
@@ -116,19 +159,24 @@ impl Frames {
 
     /// No frame is open but the first.
     fn prepare(&self, memory: &impl Memory) -> Result<(), Errno> {
-        self.map(self.base, MAX_FRAMES * PMD_SIZE, libc::PROT_NONE, memory)?;
-        self.open.store(0, Relaxed);
-        let first = self.open_more()?.ok_or(Errno::ENOMEM)?;
+        for what in [For::Folio, For::Pieces] {
+            let first = Frame(what.first() as u32);
+            self.map(first, FRAMES, libc::PROT_NONE, memory)?;
+            self.open[what as usize].store(0, Relaxed);
+        }
+        let first = self.open_more(For::Folio)?.ok_or(Errno::ENOMEM)?;
         self.put_empty(first);
         Ok(())
     }
 
     /// Opens some more, and returns one of them; None if all are.
-    fn open_more(&self) -> Result<Option<Frame>, Errno> {
-        let more = |open: usize| (open < MAX_FRAMES).then_some(open + STEP);
-        let Ok(first) = self.open.fetch_update(AcqRel, Acquire, more) else {
+    fn open_more(&self, what: For) -> Result<Option<Frame>, Errno> {
+        let open = &self.open[what as usize];
+        let more = |open: usize| (open < FRAMES).then_some(open + STEP);
+        let Ok(before) = open.fetch_update(AcqRel, Acquire, more) else {
             return Ok(None);
         };
+        let first = what.first() + before;
         let at = self.base + first * PMD_SIZE;
         // SAFETY: our own reservation, of which nobody uses these frames yet.
         let opened = unsafe {
@@ -137,19 +185,19 @@ impl Frames {
         };
         if let Err(err) = opened {
             // They can be had later, unless another thread had more luck with the next.
-            let _ = self
-                .open
-                .compare_exchange(first + STEP, first, AcqRel, Relaxed);
+            let _ = open.compare_exchange(before + STEP, before, AcqRel, Relaxed);
             return Err(err);
         }
         let mut l = self.lists.lock();
         for i in (first + 1..first + STEP).rev() {
-            l.empty.push(Frame(i as u32));
+            l.empty(what).push(Frame(i as u32));
         }
         Ok(Some(Frame(first as u32)))
     }
 
-    fn map(&self, addr: usize, len: usize, prot: i32, memory: &impl Memory) -> Result<(), Errno> {
+    /// Maps so many frames, in place of what is there.
+    fn map(&self, first: Frame, n: usize, prot: i32, memory: &impl Memory) -> Result<(), Errno> {
+        let (addr, len) = (self.addr(first), n * PMD_SIZE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         // SAFETY: the addresses are our own reservation and hold nothing that anyone needs.
         unsafe {
@@ -157,10 +205,9 @@ impl Frames {
                 libc::SYS_mmap,
                 [addr, len, prot as usize, flags as usize, usize::MAX, 0],
             )?;
-            let pages = if self.huge {
-                libc::MADV_HUGEPAGE
-            } else {
-                libc::MADV_NOHUGEPAGE
+            let pages = match first.is_for() {
+                For::Folio if self.huge => libc::MADV_HUGEPAGE,
+                _ => libc::MADV_NOHUGEPAGE,
             };
             mem::madvise(addr, len, pages)?;
             // Not DONTFORK: the addresses must stay taken in a child, or its first new mapping may
@@ -180,9 +227,9 @@ impl Frames {
         self.base + f.0 as usize * PMD_SIZE
     }
 
-    pub fn take_empty(&self) -> Option<Frame> {
-        let empty = self.lists.lock().empty.pop();
-        empty.or_else(|| self.open_more().ok().flatten())
+    pub fn take_empty(&self, what: For) -> Option<Frame> {
+        let empty = self.lists.lock().empty(what).pop();
+        empty.or_else(|| self.open_more(what).ok().flatten())
     }
 
     /// A frame with a huge page in it, and what that has in it: what was asked for, if there is such a one.
@@ -203,7 +250,7 @@ impl Frames {
 
     /// For a frame out of which everything was moved.
     pub fn put_empty(&self, f: Frame) {
-        self.lists.lock().empty.push(f);
+        self.lists.lock().empty(f.is_for()).push(f);
     }
 
     /// Frames with a huge page that nobody uses.
@@ -224,16 +271,15 @@ impl Frames {
 
     /// Gives the memory of a frame back to the kernel.
     pub(super) fn clear(&self, f: Frame, left: Left, memory: &impl Memory) {
-        let addr = self.addr(f);
-        if left == Left::Pieces && !self.pt_reclaim {
+        if left == Left::Pieces && f.is_for() == For::Folio && !self.pt_reclaim {
             // A new mapping has no page table. If that fails the frame still works, in pieces.
             let rw = libc::PROT_READ | libc::PROT_WRITE;
-            if self.map(addr, PMD_SIZE, rw, memory).is_ok() {
+            if self.map(f, 1, rw, memory).is_ok() {
                 return;
             }
         }
         // SAFETY: the frame is ours and its contents are not needed.
-        let _ = unsafe { memory.drop_pages(addr, PMD_SIZE) };
+        let _ = unsafe { memory.drop_pages(self.addr(f), PMD_SIZE) };
     }
 
     /// Gives back the memory of some pages of a frame. If these were all, the frame is empty; where
@@ -251,11 +297,7 @@ impl Frames {
         self.lists.reset();
         {
             let mut l = self.lists.lock();
-            *l = Lists {
-                empty: Stack::new(),
-                zeroed: Stack::new(),
-                used: Stack::new(),
-            };
+            *l = Lists::new();
         }
         self.prepare(memory)
     }

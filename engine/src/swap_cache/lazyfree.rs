@@ -8,7 +8,7 @@
 //! find pages that did not change (`clean`): if that is the slot's tag, these are the right bytes, whatever
 //! became of the frame and of the range meanwhile. If it is not, the page is read.
 
-use super::frames::{Left, MAX_FRAMES};
+use super::frames::{For, Left, FRAMES};
 use super::plan::Plan;
 use super::{FillBuffers, Frame, Memory, SwapCache};
 use crate::control::{Control, FILE};
@@ -22,7 +22,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 /// Frames that are kept at most. Others have to be there for what is leaving.
 const MOST: usize = 384;
-const _: () = assert!(MOST < MAX_FRAMES);
+const _: () = assert!(MOST < FRAMES);
 
 /// A frame with pages of a range that have left. All-zero bytes are a valid one.
 #[derive(Clone, Copy)]
@@ -135,7 +135,8 @@ impl<M: Memory> SwapCache<M> {
     ) -> bool {
         let n = held.count();
         let most = self.charge.lazyfree_limit();
-        if !self.lazyfree.pays || gone.is_empty() || n > most || limits::is_data_limited() {
+        let is_for_it = frame.is_for() == For::Pieces && self.lazyfree.pays && !gone.is_empty();
+        if !is_for_it || n > most || limits::is_data_limited() {
             return false;
         }
         // SAFETY: the frame is ours; what is in it is in slots.
@@ -186,13 +187,15 @@ impl<M: Memory> SwapCache<M> {
         self.stats().lazyfree_bytes.set((held * PAGE_SIZE) as u64);
     }
 
-    /// An empty frame, if need be one that was kept.
-    pub(super) fn take_empty(&self) -> Option<Frame> {
-        self.frames.take_empty().or_else(|| {
+    /// An empty frame for pieces, if need be one that was kept, or another.
+    pub(super) fn take_empty_for_pieces(&self) -> Option<Frame> {
+        let kept = || {
             let frame = self.lazyfree.ring.lock().pop()?;
             self.frames.clear(frame, Left::Pieces, &self.memory);
             Some(frame)
-        })
+        };
+        let empty = self.frames.take_empty(For::Pieces).or_else(kept);
+        empty.or_else(|| self.frames.take_empty(For::Folio))
     }
 
     /// What is now where the page left. With the lock, so that nothing comes to be in a frame that is empty.

@@ -37,7 +37,7 @@ mod zswap;
 pub use ahead::Ahead;
 pub use deactivate::Victim;
 pub use fill::FillBuffers;
-pub use frames::{Bytes, Frame, Frames, MAX_FRAMES};
+pub use frames::{Bytes, Frame, Frames, FRAMES};
 pub use gather::{Gather, Plan as GatherPlan};
 pub use mapping::Shift;
 pub use memory::{Dir, Kernel, Memory};

@@ -1,6 +1,6 @@
 //! The way up ends: what was written is gone, and what could not be goes back to the program.
 
-use super::frames::Left;
+use super::frames::{For, Left};
 use super::{Bytes, Dir, Frame, Memory, SwapCache, EXIT_LOST};
 use crate::mm::{PageMask, Pmd, PMD_NR, PMD_SIZE};
 use crate::policy::List;
@@ -223,7 +223,7 @@ impl<M: Memory> SwapCache<M> {
 
     /// An empty frame becomes one that is ready, zeroed; it is charged. None, and it is not, if there is none.
     fn populate(&self) -> Option<Frame> {
-        let Some(frame) = self.take_empty() else {
+        let Some(frame) = self.frames.take_empty(For::Folio) else {
             self.charge.uncharge(PMD_NR);
             return None;
         };

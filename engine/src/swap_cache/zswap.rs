@@ -475,7 +475,7 @@ impl<M: Memory> SwapCache<M> {
         }
         // What is left has its turn at the end.
         self.enqueue(pmd, &mut g);
-        let Some(frame) = self.take_empty() else {
+        let Some(frame) = self.take_empty_for_pieces() else {
             return WriteBack::Later;
         };
         let mut pages = PageMask::EMPTY;

@@ -1,7 +1,8 @@
 //! Memory of a test: it knows where each page is, refuses when it is told to, and has the state of the range looked
 //! at after every effect, as a core file would show it if the process had been killed there.
 
-use super::super::{Dir, Memory, MAX_FRAMES};
+use super::super::frames::MAX_FRAMES;
+use super::super::{Dir, Memory, FRAMES};
 use crate::mm::{PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::sys::uffd::Refused;
 use crate::sys::Errno;
@@ -358,8 +359,11 @@ impl Memory for Fake {
     }
 
     fn accept(&self, at: usize, len: usize) -> Result<(), Errno> {
-        if len == MAX_FRAMES * PMD_SIZE {
-            self.frames.base.set(at);
+        if len == FRAMES * PMD_SIZE {
+            // The first of the two kinds comes first.
+            if self.frames.base.get() == 0 {
+                self.frames.base.set(at);
+            }
         } else {
             // A new mapping in place of the old one.
             self.set(at, len, At::Nothing);

@@ -134,7 +134,8 @@ impl World {
         // SAFETY: ours, and the test's memory moves pages by bytes.
         unsafe {
             let rw = libc::PROT_READ | libc::PROT_WRITE;
-            crate::sys::mem::mprotect(frames, MAX_FRAMES * PMD_SIZE, rw).unwrap();
+            crate::sys::mem::mprotect(frames, super::super::frames::MAX_FRAMES * PMD_SIZE, rw)
+                .unwrap();
         }
         let disk = || {
             let memory = RamDevice::new(crate::control::SEGMENT_BYTES).unwrap();
