@@ -9,7 +9,7 @@
 //! became of the frame and of the range meanwhile. If it is not, the page is read.
 
 use super::frames::{For, Left, FRAMES};
-use super::plan::Plan;
+use super::plan::{Plan, Store};
 use super::{FillBuffers, Frame, Memory, SwapCache};
 use crate::control::{Control, FILE};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE};
@@ -240,13 +240,16 @@ impl<M: Memory> SwapCache<M> {
         if got.is_empty() {
             self.charge.uncharge(1);
             self.memory.wake(pmd.page_addr(page), PAGE_SIZE);
-            return Some(Plan::Kept);
+            return Some(Plan::Served);
         }
         self.join_list(pmd, g, unit);
         g.huge = false;
         self.became_present(pmd, g, got);
         self.stats().lazyfree_hit.inc();
-        Some(Plan::Kept)
+        Some(Plan::Loaded {
+            pages: 1,
+            from: Store::Frame,
+        })
     }
 }
 

@@ -43,7 +43,7 @@ pub use mapping::Shift;
 pub use memory::{Dir, Kernel, Memory};
 pub use moves::{Moves, Since};
 pub use pieces::{Piece, Pieces};
-pub use plan::Plan;
+pub use plan::{Plan, Store};
 pub use seals::{SealBuffers, Source};
 pub use shared::{Copies, CopyFor};
 pub use slots::{DeviceSet, NoSlots, SwapSlots};

@@ -3,15 +3,22 @@
 use super::{Bytes, Frame};
 use crate::mm::{PageMask, SwapPlace};
 
+/// Where pages that have left may still be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Store {
+    /// Compressed memory.
+    Pool,
+    /// The frame in which they left.
+    Frame,
+}
+
 /// What has to be done for a fault.
 #[derive(Clone, Debug)]
 pub enum Plan {
     /// The page is there now and whoever waited was woken.
     Served,
-    /// As `Served`, so many pages out of compressed memory.
-    Loaded(usize),
-    /// As `Served`, out of the frame in which the page had left.
-    Kept,
+    /// As `Served`, so many pages that had left, without a read.
+    Loaded { pages: usize, from: Store },
     /// A transfer is in flight for the range; its end wakes everybody.
     Wait,
     /// Ask again with a ready frame.

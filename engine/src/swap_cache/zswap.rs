@@ -5,7 +5,7 @@
 //! lock pages come and go; without it, while the range is being written, they are only made.
 
 use super::frames::Left;
-use super::plan::Plan;
+use super::plan::{Plan, Store};
 use super::{Dir, FillBuffers, Frame, Memory, SwapCache};
 use crate::control::{Compress, CompressCodec, Settings};
 use crate::mm::{Page, PageMask, Pmd, PAGE_SIZE, PMD_NR};
@@ -341,7 +341,10 @@ impl<M: Memory> SwapCache<M> {
         if !got.has(page) {
             self.memory.wake(pmd.page_addr(page), PAGE_SIZE);
         }
-        Plan::Loaded(n)
+        Plan::Loaded {
+            pages: n,
+            from: Store::Pool,
+        }
     }
 
     /// For one fault pages came back, the youngest of that age.
@@ -360,6 +363,11 @@ impl<M: Memory> SwapCache<M> {
     /// A fault took so long that found its pages in compressed memory.
     pub fn load_took(&self, pages: usize, ns: u64) {
         self.zswap.admission.pool_took(pages, ns);
+    }
+
+    /// One took so long that found its page in the frame in which it had left.
+    pub fn kept_took(&self, ns: u64) {
+        self.zswap.admission.kept_took(ns);
     }
 
     /// One took so long that had to read them.

@@ -327,7 +327,7 @@ impl World {
         let amount = Amount { zeros, unit };
         let plan = cache.fault(&fault, |_| amount, &mut self.frame, &mut self.buffers);
         let goes_on = match plan {
-            Plan::Served | Plan::Loaded(_) | Plan::Kept => true,
+            Plan::Served | Plan::Loaded { .. } => true,
             Plan::NeedFrame { bytes } => {
                 let ready = cache.frames.take_ready(bytes);
                 let made = || Some((cache.prepare_for_fault()?, Bytes::Zeros));
