@@ -18,6 +18,18 @@ pub enum Mode {
 #[repr(transparent)]
 pub struct Tag(pub [u8; 16]);
 
+impl Tag {
+    /// Its bytes in order are those of the first word and those of the second, the lowest first.
+    pub fn to_words(self) -> [u64; 2] {
+        let all = u128::from_le_bytes(self.0);
+        [all as u64, (all >> 64) as u64]
+    }
+
+    pub fn from_words([low, high]: [u64; 2]) -> Tag {
+        Tag((u128::from(high) << 64 | u128::from(low)).to_le_bytes())
+    }
+}
+
 /// A number that was never used before with its key: 16 bits of the key's generation, 48 of a count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
@@ -36,6 +48,10 @@ impl Nonce {
     /// Any word is one, but it may be none that was used.
     pub const fn from_word(word: u64) -> Nonce {
         Nonce(word)
+    }
+
+    pub const fn to_word(self) -> u64 {
+        self.0
     }
 
     /// Which key of the ring.

@@ -333,12 +333,11 @@ mod tests {
             g.entry = Some(SwapPlace::SCATTERED);
             for (page, slot) in [(1, 700), (2, 701), (3, 99)] {
                 table.set(page, SlotWord::new(at(1, slot)).unwrap());
-                // SAFETY: tables of 512 elements that nobody else has.
-                unsafe {
-                    (*ranges.nonces(Pmd(20_000)))[page] = Nonce::from_word(page as u64);
-                    (*ranges.tags(Pmd(20_000)))[page] = Tag([page as u8; 16]);
-                    (*ranges.tags(Pmd(5)))[page] = Tag([9; 16]);
-                }
+                let nonces = ranges.nonces(Pmd(20_000)).unwrap();
+                nonces.set(page, Nonce::from_word(page as u64));
+                let [own, one] = [20_000, 5].map(|pmd| ranges.tags(Pmd(pmd)).unwrap());
+                own.set(page, Tag([page as u8; 16]));
+                one.set(page, Tag([9; 16]));
             }
         }
         let keys = Keys::new().unwrap();

@@ -59,12 +59,11 @@ mod queue;
 mod snapshot;
 mod table;
 mod transitions;
+mod words;
 
 pub use lru::Lru;
 pub use phase::IoState;
 pub use queue::Queue;
 pub use snapshot::{Snapshot, Where};
-pub use table::{
-    Had, HandleTable, Nonces, Range, RangeGuard, Ranges, SlotTable, Tags, HANDLES_AT, LEAF,
-    NONCES_AT, ROOT, SLOTS_AT,
-};
+pub use table::{Had, Range, RangeGuard, Ranges, HANDLES_AT, LEAF, NONCES_AT, ROOT, SLOTS_AT};
+pub use words::{HandleTable, Nonces, SlotTable, Tags};

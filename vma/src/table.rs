@@ -1,16 +1,16 @@
 //! The table of 2 MiB ranges: two levels, lazily touched, found without a lock.
 
 use super::phase::{IoState, UnderWay, HELD};
+use super::words::{HandleTable, Kept, Nonces, SlotTable, Table, Tags};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU8, Ordering::*};
-use hugeswap_mm::{PageMask, Pmd, SlotWord, SwapPlace, PMD_NR};
+use hugeswap_mm::{PageMask, Pmd, SwapPlace, PMD_NR};
 use hugeswap_policy::intake::Fills;
 use hugeswap_policy::{Credit, Hints, List, Shadow};
-use hugeswap_seal::{Nonce, Tag};
+use hugeswap_seal::Nonce;
 use hugeswap_sys::gate;
 use hugeswap_sys::sync::RawLock;
 use hugeswap_sys::{mem, Errno};
-use hugeswap_zpool::Handle;
 
 /// A set of tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -229,47 +229,6 @@ pub struct Ranges {
     tables: *mut AtomicPtr<Tags>,
 }
 
-/// Tags of the pages of a range that are in slots, 8 KiB.
-pub type Tags = [Tag; PMD_NR];
-
-/// Nonces of these pages where they were not all sealed at once, 4 KiB.
-pub type Nonces = [Nonce; PMD_NR];
-
-/// Slots of the pages of a range that is not in one cluster. All-zero bytes are valid words. What they say is true
-/// for whoever has the range's lock or its transfer.
-#[repr(transparent)]
-pub struct SlotTable([AtomicU32; PMD_NR]);
-
-/// Handles of the pages of a range that are in compressed memory; as [`SlotTable`].
-#[repr(transparent)]
-pub struct HandleTable([AtomicU32; PMD_NR]);
-
-impl Default for SlotTable {
-    fn default() -> Self {
-        SlotTable([const { AtomicU32::new(0) }; PMD_NR])
-    }
-}
-
-impl SlotTable {
-    pub fn get(&self, page: usize) -> SlotWord {
-        SlotWord::from_word(self.0[page].load(Relaxed))
-    }
-
-    pub fn set(&self, page: usize, word: SlotWord) {
-        self.0[page].store(word.to_word(), Relaxed);
-    }
-}
-
-impl HandleTable {
-    pub fn get(&self, page: usize) -> Option<Handle> {
-        Handle::from_word(self.0[page].load(Relaxed))
-    }
-
-    pub fn set(&self, page: usize, handle: Handle) {
-        self.0[page].store(handle.to_word(), Relaxed);
-    }
-}
-
 // SAFETY: the root is only read and written through atomics.
 unsafe impl Sync for Ranges {}
 // SAFETY: as above.
@@ -389,46 +348,35 @@ impl Ranges {
         Ok(())
     }
 
-    /// The place for the tags of a range's pages; null if there is no memory for them. Only whoever
-    /// has the range's transfer, or its lock while it has none, may use it.
-    pub fn tags(&self, pmd: Pmd) -> *mut Tags {
-        match self.tables(pmd) {
-            // SAFETY: the tables begin with LEAF elements of tags.
-            Some(leaf) => unsafe { leaf.add(pmd.0 as usize & (LEAF - 1)) },
-            None => core::ptr::null_mut(),
-        }
+    /// A range's tags; none if there is no memory for them. As the other three.
+    pub fn tags(&self, pmd: Pmd) -> Option<&Tags> {
+        // SAFETY: the tables begin with LEAF elements of tags.
+        unsafe { self.table(pmd, 0) }
     }
 
-    /// The place for a range's table of nonces, as `tags`.
-    pub fn nonces(&self, pmd: Pmd) -> *mut Nonces {
-        match self.tables(pmd) {
-            // SAFETY: behind LEAF elements of tags the tables have LEAF of nonces.
-            Some(leaf) => unsafe {
-                let nonces = leaf.byte_add(NONCES_AT) as *mut Nonces;
-                nonces.add(pmd.0 as usize & (LEAF - 1))
-            },
-            None => core::ptr::null_mut(),
-        }
+    pub fn nonces(&self, pmd: Pmd) -> Option<&Nonces> {
+        // SAFETY: behind LEAF elements of tags the tables have LEAF of nonces.
+        unsafe { self.table(pmd, NONCES_AT) }
     }
 
-    /// A range's table of slots; none if there is no memory for it.
     pub fn slots(&self, pmd: Pmd) -> Option<&SlotTable> {
-        let leaf = self.tables(pmd)?;
-        // SAFETY: behind LEAF elements of nonces the tables have LEAF of slots, which are only reached by such
-        // references; they are never unmapped.
-        unsafe {
-            let slots = leaf.byte_add(SLOTS_AT) as *const SlotTable;
-            Some(&*slots.add(pmd.0 as usize & (LEAF - 1)))
-        }
+        // SAFETY: behind LEAF elements of nonces the tables have LEAF of slots.
+        unsafe { self.table(pmd, SLOTS_AT) }
     }
 
-    /// A range's table of handles; none if there is no memory for it.
     pub fn handles(&self, pmd: Pmd) -> Option<&HandleTable> {
+        // SAFETY: behind LEAF elements of slots the tables have LEAF of handles.
+        unsafe { self.table(pmd, HANDLES_AT) }
+    }
+
+    /// # Safety
+    /// So many bytes behind a leaf's tables are LEAF elements of that kind.
+    unsafe fn table<T: Kept>(&self, pmd: Pmd, behind: usize) -> Option<&Table<T>> {
         let leaf = self.tables(pmd)?;
-        // SAFETY: behind LEAF elements of slots the tables have LEAF of handles; else as in `slots`.
+        // SAFETY: the caller's contract; tables are never unmapped, and are reached by such references only.
         unsafe {
-            let handles = leaf.byte_add(HANDLES_AT) as *const HandleTable;
-            Some(&*handles.add(pmd.0 as usize & (LEAF - 1)))
+            let all = leaf.byte_add(behind) as *const Table<T>;
+            Some(&*all.add(pmd.0 as usize & (LEAF - 1)))
         }
     }
 

@@ -95,26 +95,21 @@ impl SealBuffers {
 }
 
 /// What is needed to open pages of a range.
-struct Sealed {
+struct Sealed<'t> {
     entry: Option<SwapPlace>,
     /// Of all, or none: then each has its own.
     nonce: Nonce,
-    tags: *const Tags,
-    nonces: *const Nonces,
+    tags: &'t Tags,
+    nonces: &'t Nonces,
 }
 
-impl Sealed {
-    /// # Safety
-    /// The caller may read the range's tables.
-    unsafe fn of(&self, page: usize) -> (Nonce, Tag) {
-        // SAFETY: the tables have an element for each page; the caller's contract.
-        unsafe {
-            let nonce = match self.nonce {
-                Nonce::NONE => (*self.nonces)[page],
-                one => one,
-            };
-            (nonce, (*self.tags)[page])
-        }
+impl Sealed<'_> {
+    fn of(&self, page: usize) -> (Nonce, Tag) {
+        let nonce = match self.nonce {
+            Nonce::NONE => self.nonces.get(page),
+            one => one,
+        };
+        (nonce, self.tags.get(page))
     }
 }
 
@@ -164,7 +159,7 @@ impl<M: Memory> SwapCache<M> {
 
     /// The range has a place for tags; false if there is no memory for it. For the reclaim thread.
     pub(super) fn make_tags(&self, pmd: Pmd, g: &mut RangeGuard<'_>) -> bool {
-        if self.ranges.tags(pmd).is_null() {
+        if self.ranges.tags(pmd).is_none() {
             return false;
         }
         if g.tables.insert(Had::TAGS) {
@@ -186,10 +181,12 @@ impl<M: Memory> SwapCache<M> {
             return;
         }
         self.split_nonces(pmd, g);
-        let nonces = self.ranges.nonces(pmd);
-        for page in pages.runs().flatten() {
-            // SAFETY: what is in `swapped` was sealed, so there are tables; the lock is held.
-            unsafe { (*nonces)[page] = nonce };
+        // What is in `swapped` was sealed, so there are tables.
+        if let Some(nonces) = self.ranges.nonces(pmd) {
+            pages
+                .runs()
+                .flatten()
+                .for_each(|page| nonces.set(page, nonce));
         }
     }
 
@@ -202,10 +199,9 @@ impl<M: Memory> SwapCache<M> {
         if one == Nonce::NONE {
             return;
         }
-        let nonces = self.ranges.nonces(pmd);
-        for page in g.swapped.runs().flatten() {
-            // SAFETY: as in `set_nonce`.
-            unsafe { (*nonces)[page] = one };
+        if let Some(nonces) = self.ranges.nonces(pmd) {
+            let swapped = g.swapped.runs().flatten();
+            swapped.for_each(|page| nonces.set(page, one));
         }
     }
 
@@ -219,30 +215,29 @@ impl<M: Memory> SwapCache<M> {
         nonce: Nonce,
         g: &mut RangeGuard<'_>,
     ) {
-        let (src, dst) = (self.ranges.tags(s.from), self.ranges.tags(s.to));
-        if src.is_null() || !self.make_tags(s.to, g) {
+        let tables = |pmd| self.ranges.tags(pmd).zip(self.ranges.nonces(pmd));
+        let (Some((tags, nonces)), Some((new_tags, new_nonces))) = (tables(s.from), tables(s.to))
+        else {
             // Without tags nothing can be opened.
             return;
-        }
+        };
+        self.make_tags(s.to, g);
         let one = nonce != Nonce::NONE && (g.swapped.is_empty() || g.nonce == nonce);
         if one {
             g.nonce = nonce;
         } else {
             self.split_nonces(s.to, g);
         }
-        let (old, new) = (self.ranges.nonces(s.from), self.ranges.nonces(s.to));
         for page in swapped.runs().flatten() {
             let there = page - s.pages.start + s.there;
-            // SAFETY: both ranges have tables, with an element for each page. Nobody else uses them: what
-            // is held has no transfer, and of the new one we have the lock.
-            unsafe {
-                (*dst)[there] = (*src)[page];
-                if !one {
-                    (*new)[there] = match nonce {
-                        Nonce::NONE => (*old)[page],
-                        nonce => nonce,
-                    };
-                }
+            // Nobody else uses these tables: what is held has no transfer, and of the new range we have the lock.
+            new_tags.set(there, tags.get(page));
+            if !one {
+                let own = match nonce {
+                    Nonce::NONE => nonces.get(page),
+                    nonce => nonce,
+                };
+                new_nonces.set(there, own);
             }
         }
     }
@@ -254,10 +249,11 @@ impl<M: Memory> SwapCache<M> {
             if g.swapped.is_empty() {
                 return;
             }
-            let sealed = self.sealed(pmd, &g);
+            let Some(sealed) = self.sealed(pmd, &g) else {
+                return;
+            };
             for page in g.swapped.runs().flatten() {
-                // SAFETY: the lock is held.
-                f(unsafe { sealed.of(page) }.0);
+                f(sealed.of(page).0);
                 if g.nonce != Nonce::NONE {
                     break;
                 }
@@ -265,13 +261,14 @@ impl<M: Memory> SwapCache<M> {
         });
     }
 
-    fn sealed(&self, pmd: Pmd, g: &RangeGuard<'_>) -> Sealed {
-        Sealed {
+    /// None if nothing of the range was ever sealed, for there was no memory.
+    fn sealed(&self, pmd: Pmd, g: &RangeGuard<'_>) -> Option<Sealed<'_>> {
+        Some(Sealed {
             entry: g.entry,
             nonce: g.nonce,
-            tags: self.ranges.tags(pmd),
-            nonces: self.ranges.nonces(pmd),
-        }
+            tags: self.ranges.tags(pmd)?,
+            nonces: self.ranges.nonces(pmd)?,
+        })
     }
 
     /// The page that lies at an address.
@@ -310,6 +307,7 @@ impl<M: Memory> SwapCache<M> {
             Mode::Encrypt => Source::packed(self.seal_buffer(i, t.pages.count()), t.pages),
         };
         let tags = self.ranges.tags(t.pmd);
+        debug_assert!(tags.is_some(), "start_write has made them");
         for (page, at) in self.each_slot(t.pmd, Some(t.entry), t.pages) {
             // SAFETY: the frame is read only while it is being written; nobody else has the buffer, which is
             // large enough, or else it is the scratch page, which is the reclaim thread's.
@@ -324,8 +322,9 @@ impl<M: Memory> SwapCache<M> {
                 )
             };
             let tag = self.sealer.seal(from, sealed, at, t.nonce);
-            // SAFETY: `start_write` made the table; the range is being written by us.
-            unsafe { (*tags)[page] = tag };
+            if let Some(tags) = tags {
+                tags.set(page, tag);
+            }
         }
         to
     }
@@ -404,19 +403,16 @@ impl<M: Memory> SwapCache<M> {
             (g.moving(), g.buffer(), self.sealed(pmd, &g))
         };
         let pages = read(moving);
-        if sealed.tags.is_null() {
+        let Some(sealed) = sealed else {
             return pages;
-        }
+        };
         let mut wrong = pages;
         for (page, at) in self.each_slot(pmd, sealed.entry, pages) {
-            // SAFETY: while it is being read nobody changes the range's tables, nor has anybody else
-            // the memory that it is read into.
-            let opened = unsafe {
-                let (nonce, tag) = sealed.of(page);
-                let page = Self::page(place(buffer, &moving, page));
-                self.sealer.open(page, at, nonce, &tag)
-            };
-            if opened.is_ok() {
+            // While it is being read nobody changes the range's tables.
+            let (nonce, tag) = sealed.of(page);
+            // SAFETY: nobody else has the memory that it is read into.
+            let read = unsafe { Self::page(place(buffer, &moving, page)) };
+            if self.sealer.open(read, at, nonce, &tag).is_ok() {
                 wrong = wrong.minus(PageMask::of(page..page + 1));
             }
         }
@@ -433,13 +429,14 @@ impl<M: Memory> SwapCache<M> {
         copy: &Page,
         scratch: &mut Page,
     ) -> bool {
-        let sealed = self.sealed(pmd, g);
-        let slot = self.each_slot(pmd, sealed.entry, PageMask::of(page..page + 1));
-        let Some((_, at)) = slot.last().filter(|_| !sealed.tags.is_null()) else {
+        let Some(sealed) = self.sealed(pmd, g) else {
             return false;
         };
-        // SAFETY: the lock is held.
-        let (nonce, tag) = unsafe { sealed.of(page) };
+        let slot = self.each_slot(pmd, sealed.entry, PageMask::of(page..page + 1));
+        let Some((_, at)) = slot.last() else {
+            return false;
+        };
+        let (nonce, tag) = sealed.of(page);
         self.sealer.is_same(copy, scratch, at, nonce, &tag)
     }
 
@@ -454,9 +451,9 @@ impl<M: Memory> SwapCache<M> {
     ) -> PageMask {
         let sealed = self.sealed(pmd, &r.lock());
         let mut clean = PageMask::EMPTY;
-        if sealed.tags.is_null() {
+        let Some(sealed) = sealed else {
             return clean;
-        }
+        };
         for (page, at) in self.each_slot(pmd, sealed.entry, pages) {
             let now = (self.frames.addr(frame) + page * PAGE_SIZE) as *const Page;
             // SAFETY: the range is being written by us: nobody changes its tables or writes to the frame.

@@ -222,7 +222,7 @@ impl<M: Memory> SwapCache<M> {
         }
         for page in stored.runs().flatten() {
             if let Some(handle) = handles[page] {
-                table.set(page, handle);
+                table.set(page, Some(handle));
             }
         }
         g.compressed = g.compressed.or(stored);
@@ -454,7 +454,7 @@ impl<M: Memory> SwapCache<M> {
             return;
         };
         if let Some(new) = pool.relocate(handle) {
-            table.set(page, new);
+            table.set(page, Some(new));
             let freed = pool.free([handle].into_iter());
             self.shrunk(freed);
         }
@@ -550,7 +550,7 @@ impl<M: Memory> SwapCache<M> {
         }
         for (page, handle) in self.handles_of(from, pages) {
             let page = there(page);
-            table.set(page, handle);
+            table.set(page, Some(handle));
             g.compressed.insert(page);
             if let Some(pool) = &self.zswap.pool {
                 pool.set_owner(handle, Owner { pmd, page });
