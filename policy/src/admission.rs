@@ -191,8 +191,8 @@ impl Admission {
     }
 
     /// As `device_took`, where the page was still where it had left.
-    pub fn kept_took(&self, ns: u64) {
-        self.elsewhere.took(1, ns);
+    pub fn kept_took(&self, pages: usize, ns: u64) {
+        self.elsewhere.took(pages, ns);
     }
 
     /// What a fault takes that has to read.

@@ -370,7 +370,7 @@ impl<'e> Handler<'e> {
                 stats.fault_ns.record(took_ns);
                 match from {
                     Store::Pool => self.cache.load_took(pages, took_ns),
-                    Store::Frame => self.cache.kept_took(took_ns),
+                    Store::Frame => self.cache.kept_took(pages, took_ns),
                 }
                 s.takes(pages, By::Frame);
                 self.follow(s);

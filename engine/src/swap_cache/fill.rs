@@ -96,10 +96,8 @@ impl<M: Memory> SwapCache<M> {
             return Plan::NeedBuffer;
         }
         let n = pages.count();
-        if n == 1 && g.io() != IoState::Filling {
-            if let Some(plan) = self.take_kept(g, pmd, page, unit, buffers) {
-                return plan;
-            }
+        if let Some(plan) = self.take_kept(g, pmd, page, (pages, unit), buffers) {
+            return plan;
         }
         if !self.charge_for_fault(n) {
             return Plan::NeedRoom;

@@ -13,7 +13,7 @@ use super::plan::{Plan, Store};
 use super::{FillBuffers, Frame, Memory, SwapCache};
 use crate::control::{Control, FILE};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE};
-use crate::policy::Unit;
+use crate::policy::{Unit, FILL_MAX};
 use crate::seal::Page;
 use crate::sync::Mutex;
 use crate::sys::{limits, mem, Errno};
@@ -23,6 +23,9 @@ use core::sync::atomic::Ordering::Relaxed;
 /// Frames that are kept at most. Others have to be there for what is leaving.
 const MOST: usize = 384;
 const _: () = assert!(MOST < FRAMES);
+/// Pages that come out of kept frames for one fault at most.
+const AT_ONCE: usize = 32;
+const _: () = assert!(AT_ONCE < FILL_MAX);
 
 /// A frame with pages of a range that have left. All-zero bytes are a valid one.
 #[derive(Clone, Copy)]
@@ -87,18 +90,21 @@ impl Ring {
         Some(kept.frame)
     }
 
-    /// The frame that got the page last.
-    fn find(&self, pmd: Pmd, page: usize) -> Option<Frame> {
+    /// Those of a range, the newest first.
+    fn of(&self, pmd: Pmd) -> impl Iterator<Item = &Kept> {
         let end = self.first + self.len;
         // Those behind the array's end are the newer ones.
         let parts = [0..end.saturating_sub(MOST), self.first..end.min(MOST)];
         // SAFETY: as in `rest`.
         let rest = unsafe { &*self.rest };
-        parts.into_iter().find_map(|part| {
-            let of_range = part.rev().filter(|&i| self.pmds[i] == pmd);
-            let kept = of_range.map(|i| &rest[i]).find(|k| k.pages.has(page))?;
-            Some(kept.frame)
-        })
+        let all = parts.into_iter().flat_map(|part| part.rev());
+        all.filter(move |&i| self.pmds[i] == pmd).map(|i| &rest[i])
+    }
+
+    /// Which of these pages may still be there.
+    fn held(&self, pmd: Pmd, pages: PageMask) -> PageMask {
+        let held = self.of(pmd).fold(PageMask::EMPTY, |all, k| all.or(k.pages));
+        held.and(pages)
     }
 }
 
@@ -198,56 +204,77 @@ impl<M: Memory> SwapCache<M> {
         empty.or_else(|| self.frames.take_empty(For::Folio))
     }
 
-    /// What is now where the page left. With the lock, so that nothing comes to be in a frame that is empty.
-    fn copy_kept(&self, pmd: Pmd, page: usize, to: &mut Page) -> bool {
+    /// Copies what is now where these pages left, of each the newest; says which. With the lock, so that nothing comes to be
+    /// in a frame that is empty.
+    fn copy_kept(&self, pmd: Pmd, pages: PageMask, to: impl Fn(usize) -> *mut u8) -> PageMask {
         let ring = self.lazyfree.ring.lock();
-        let Some(frame) = ring.find(pmd, page) else {
-            return false;
-        };
-        let from = (self.frames.addr(frame) + page * PAGE_SIZE) as *const u8;
-        // SAFETY: a kept frame is mapped, and nobody writes there. What the kernel has taken back reads as zeros.
-        unsafe { core::ptr::copy_nonoverlapping(from, core::ptr::from_mut(to).cast(), PAGE_SIZE) };
-        true
+        let mut copied = PageMask::EMPTY;
+        for kept in ring.of(pmd) {
+            for page in kept.pages.and(pages).minus(copied).runs().flatten() {
+                let from = (self.frames.addr(kept.frame) + page * PAGE_SIZE) as *const u8;
+                // SAFETY: a kept frame is mapped, and nobody writes there. What the kernel has taken back reads as
+                // zeros. The caller has seen to the other end.
+                unsafe { core::ptr::copy_nonoverlapping(from, to(page), PAGE_SIZE) };
+                copied.insert(page);
+            }
+        }
+        copied
     }
 
-    /// The fault on a page that may still be in the frame in which it left. None if it has to be read.
+    /// The fault on a page that may still be in the frame in which it left, and half of what was to come with it. None if
+    /// it has to be read.
     pub(super) fn take_kept(
         &self,
         g: &mut RangeGuard<'_>,
         pmd: Pmd,
         page: usize,
-        unit: Unit,
+        (pages, unit): (PageMask, Unit),
         buffers: &mut FillBuffers,
     ) -> Option<Plan> {
-        self.lazyfree.ring.lock().find(pmd, page)?;
-        if !self.charge_for_fault(1) {
+        let held = self.lazyfree.ring.lock().held(pmd, pages);
+        let n = held.count();
+        if !held.has(page) || 2 * n < pages.count() || n > AT_ONCE {
+            return None;
+        }
+        if !self.charge_for_fault(n) {
             return Some(Plan::NeedRoom);
         }
-        let Some((base, new)) = buffers.lend(2) else {
-            self.charge.uncharge(1);
+        let Some((base, new)) = buffers.lend(n + 1) else {
+            self.charge.uncharge(n);
             return None;
         };
         self.charge_own(new);
-        // SAFETY: nobody else uses the buffer, which has room for two pages.
-        let [copy, scratch] = unsafe { &mut *(base as *mut [Page; 2]) };
-        let copied = self.copy_kept(pmd, page, copy);
-        if !copied || !self.is_in_slot(pmd, g, page, copy, scratch) {
+        let at = |page| base.wrapping_add(held.rank(page) * PAGE_SIZE);
+        let copied = self.copy_kept(pmd, held, at);
+        // SAFETY: nobody else uses the buffer, in which the last page is for this.
+        let scratch = unsafe { &mut *(base.add(n * PAGE_SIZE) as *mut Page) };
+        let mut right = PageMask::EMPTY;
+        for page in copied.runs().flatten() {
+            // SAFETY: the same; what is there was copied just now.
+            let copy = unsafe { &*(at(page) as *const Page) };
+            if self.is_in_slot(pmd, g, page, copy, scratch) {
+                right.insert(page);
+            }
+        }
+        if !right.has(page) {
             self.stats().lazyfree_lost.inc();
-            self.charge.uncharge(1);
+            self.charge.uncharge(n);
             return None;
         }
-        let got = self.copy_run(pmd, page..page + 1, |_| base as *const u8);
-        if got.is_empty() {
-            self.charge.uncharge(1);
-            self.memory.wake(pmd.page_addr(page), PAGE_SIZE);
-            return Some(Plan::Served);
+        let mut got = PageMask::EMPTY;
+        for run in right.runs() {
+            got = got.or(self.copy_run(pmd, run, |page| at(page) as *const u8));
         }
+        self.charge.uncharge(n - got.count());
         self.join_list(pmd, g, unit);
         g.huge = false;
         self.became_present(pmd, g, got);
         self.stats().lazyfree_hit.inc();
+        if !got.has(page) {
+            self.memory.wake(pmd.page_addr(page), PAGE_SIZE);
+        }
         Some(Plan::Loaded {
-            pages: 1,
+            pages: got.count(),
             from: Store::Frame,
         })
     }
@@ -270,14 +297,18 @@ mod tests {
                 held: 4,
             };
             ring.push(Pmd(i % 2), kept);
-            assert_eq!(ring.find(Pmd(i % 2), 3), Some(Frame(i)));
-            let other = i.checked_sub(1).map(Frame);
-            assert_eq!(ring.find(Pmd((i + 1) % 2), 3), other);
-            assert_eq!(ring.find(Pmd(i % 2), 4), None);
-            assert_eq!(ring.find(Pmd(2), 3), None);
+            let newest = |pmd| ring.of(Pmd(pmd)).next().map(|k| k.frame);
+            assert_eq!(newest(i % 2), Some(Frame(i)));
+            assert_eq!(newest((i + 1) % 2), i.checked_sub(1).map(Frame));
+            assert_eq!(newest(2), None);
+            let held = |pmd| ring.held(Pmd(pmd), PageMask::of(2..6));
+            assert_eq!(
+                (held(i % 2), held(2)),
+                (PageMask::of(2..4), PageMask::EMPTY)
+            );
             assert_eq!(ring.held, 4 * ring.len);
         }
         while ring.pop().is_some() {}
-        assert_eq!((ring.held, ring.find(Pmd(0), 0)), (0, None));
+        assert_eq!((ring.held, ring.of(Pmd(0)).count()), (0, 0));
     }
 }

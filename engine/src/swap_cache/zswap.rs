@@ -366,8 +366,8 @@ impl<M: Memory> SwapCache<M> {
     }
 
     /// One took so long that found its page in the frame in which it had left.
-    pub fn kept_took(&self, ns: u64) {
-        self.zswap.admission.kept_took(ns);
+    pub fn kept_took(&self, pages: usize, ns: u64) {
+        self.zswap.admission.kept_took(pages, ns);
     }
 
     /// One took so long that had to read them.
