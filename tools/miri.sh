@@ -14,3 +14,5 @@ cargo +nightly miri test -p hugeswap-mm
 cargo +nightly miri test -p hugeswap-swapfile --test places
 # One goes through all segments of a device, which would take long.
 cargo +nightly miri test -p hugeswap-control --lib -- own:: --skip sets_of_clusters
+# The others map tables of many GiB, which Miri would fill.
+cargo +nightly miri test -p hugeswap-vma --lib -- words:: phase::
