@@ -151,8 +151,9 @@ mod tests {
         assert_eq!(of(1024, 100 * MIB, 98 * MIB), Some(74));
         // Others in it may go: what they use now is no reason.
         assert_eq!(of(128, 512 * MIB, 100 * MIB), None);
-        assert_eq!(of(128, 70 * MIB, 60 * MIB), Some(64));
-        assert_eq!(of(64, 70 * MIB, 60 * MIB), None);
+        assert_eq!(of(128, 70 * MIB, 60 * MIB), Some(48));
+        assert_eq!(of(64, 70 * MIB, 60 * MIB), Some(48));
+        assert_eq!(of(48, 60 * MIB, 58 * MIB), None);
     }
 
     #[test]

@@ -333,7 +333,7 @@ impl Outside {
 /// nothing may stay. `HUGESWAP_LAZYFREE` is for tests and comparison: so much is said to be to spare.
 fn lazyfree_given() -> Option<u64> {
     if let Ok(bytes) = std::env::var("HUGESWAP_LAZYFREE") {
-        return bytes.parse::<Size>().ok().map(|size| size.bytes());
+        return Some(bytes.parse::<Size>().map_or(0, |size| size.bytes()));
     }
     let mode = fs::read_to_string("/proc/sys/vm/overcommit_memory");
     mode.is_ok_and(|mode| mode.trim() == "2").then_some(0)

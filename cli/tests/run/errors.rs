@@ -65,8 +65,8 @@ fn sizes() {
         let arg = format!("--memory={size}");
         assert!(refused(2, &[&arg, "true"]).contains("--memory"));
     }
-    let line = refused(2, &["--memory", "65535K", "--swap", "ram", "true"]);
-    assert!(line.contains("--memory 65535K is too little"), "{line}");
+    let line = refused(2, &["--memory", "49151K", "--swap", "ram", "true"]);
+    assert!(line.contains("--memory 49151K is too little"), "{line}");
     let line = refused(2, &["--memory", "1M", "--swap", "ram", "--", "true"]);
     assert!(
         line.contains("too little") && line.contains("48M"),
