@@ -149,23 +149,25 @@ impl<M: Memory> SwapCache<M> {
         if unsafe { self.memory.free_lazily(self.frames.addr(frame)) }.is_err() {
             return false;
         }
-        self.trim_lazyfree(most - n);
         let kept = Kept {
             frame,
             pages: gone,
             held: n as u16,
         };
-        self.lazyfree.ring.lock().push(pmd, kept);
+        self.trim_lazyfree(most - n, Some((pmd, kept)));
         self.stats().pglazyfree.add(n as u64);
         self.tell_lazyfree();
         true
     }
 
-    /// Makes sure that there is a place for one more, and that no more than so many pages are kept.
-    fn trim_lazyfree(&self, most: usize) {
+    /// Gives the oldest back until no more than so many pages are kept, and there is a place for a newcomer.
+    fn trim_lazyfree(&self, most: usize, newcomer: Option<(Pmd, Kept)>) {
         loop {
             let mut ring = self.lazyfree.ring.lock();
             if ring.len == 0 || ring.held <= most && ring.len < MOST {
+                if let Some((pmd, kept)) = newcomer {
+                    ring.push(pmd, kept);
+                }
                 return;
             }
             let oldest = ring.pop();
@@ -179,7 +181,7 @@ impl<M: Memory> SwapCache<M> {
     /// Gives back what is more than there is to spare now.
     pub fn settle_lazyfree(&self) {
         if self.lazyfree.ring.lock().len > 0 {
-            self.trim_lazyfree(self.charge.lazyfree_limit());
+            self.trim_lazyfree(self.charge.lazyfree_limit(), None);
             self.tell_lazyfree();
         }
     }
@@ -269,6 +271,10 @@ impl<M: Memory> SwapCache<M> {
         self.join_list(pmd, g, unit);
         g.huge = false;
         self.became_present(pmd, g, got);
+        if g.salvage {
+            // Its slot may not be readable any more.
+            self.forget_slots(pmd, g, got);
+        }
         self.stats().lazyfree_hit.inc();
         if !got.has(page) {
             self.memory.wake(pmd.page_addr(page), PAGE_SIZE);
