@@ -1,7 +1,7 @@
 //! The table of 2 MiB ranges: two levels, lazily touched, found without a lock.
 
 use super::phase::{IoState, UnderWay, HELD};
-use super::words::{HandleTable, Kept, Nonces, SlotTable, Table, Tags};
+use super::words::{HandleTable, Nonces, SlotTable, Stored, Table, Tags};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU8, Ordering::*};
 use hugeswap_mm::{PageMask, Pmd, SwapPlace, PMD_NR};
@@ -371,7 +371,7 @@ impl Ranges {
 
     /// # Safety
     /// So many bytes behind a leaf's tables are LEAF elements of that kind.
-    unsafe fn table<T: Kept>(&self, pmd: Pmd, behind: usize) -> Option<&Table<T>> {
+    unsafe fn table<T: Stored>(&self, pmd: Pmd, behind: usize) -> Option<&Table<T>> {
         let leaf = self.tables(pmd)?;
         // SAFETY: the caller's contract; tables are never unmapped, and are reached by such references only.
         unsafe {

@@ -9,14 +9,14 @@ use hugeswap_seal::{Nonce, Tag};
 use hugeswap_zpool::Handle;
 
 /// What can be in a table.
-pub trait Kept: Copy {
+pub trait Stored: Copy {
     /// Its place. All-zero bytes are a valid one.
     type Place: Default;
     fn load(place: &Self::Place) -> Self;
     fn store(self, place: &Self::Place);
 }
 
-impl Kept for SlotWord {
+impl Stored for SlotWord {
     type Place = AtomicU32;
     fn load(place: &AtomicU32) -> SlotWord {
         SlotWord::from_word(place.load(Relaxed))
@@ -26,7 +26,7 @@ impl Kept for SlotWord {
     }
 }
 
-impl Kept for Option<Handle> {
+impl Stored for Option<Handle> {
     type Place = AtomicU32;
     fn load(place: &AtomicU32) -> Option<Handle> {
         Handle::from_word(place.load(Relaxed))
@@ -36,7 +36,7 @@ impl Kept for Option<Handle> {
     }
 }
 
-impl Kept for Nonce {
+impl Stored for Nonce {
     type Place = AtomicU64;
     fn load(place: &AtomicU64) -> Nonce {
         Nonce::from_word(place.load(Relaxed))
@@ -46,7 +46,7 @@ impl Kept for Nonce {
     }
 }
 
-impl Kept for Tag {
+impl Stored for Tag {
     type Place = [AtomicU64; 2];
     fn load(place: &[AtomicU64; 2]) -> Tag {
         Tag::from_words([0, 1].map(|i| place[i].load(Relaxed)))
@@ -60,7 +60,7 @@ impl Kept for Tag {
 
 /// One for each page of a range.
 #[repr(transparent)]
-pub struct Table<T: Kept>([T::Place; PMD_NR]);
+pub struct Table<T: Stored>([T::Place; PMD_NR]);
 
 /// Tags of the pages of a range that are in slots, 8 KiB.
 pub type Tags = Table<Tag>;
@@ -71,13 +71,13 @@ pub type SlotTable = Table<SlotWord>;
 /// Handles of the pages of a range that are in compressed memory, 2 KiB.
 pub type HandleTable = Table<Option<Handle>>;
 
-impl<T: Kept> Default for Table<T> {
+impl<T: Stored> Default for Table<T> {
     fn default() -> Self {
         Table(core::array::from_fn(|_| T::Place::default()))
     }
 }
 
-impl<T: Kept> Table<T> {
+impl<T: Stored> Table<T> {
     #[inline]
     pub fn get(&self, page: usize) -> T {
         T::load(&self.0[page])
