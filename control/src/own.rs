@@ -41,7 +41,7 @@ pub struct Proc {
     pub limit_seq: AtomicU32,
     /// Pages that it keeps. The process writes it, and all that follows.
     pub charged_pages: AtomicI64,
-    /// Pages that stay so, at most.
+    /// Pages that have left and stay, with those that the kernel has taken since.
     pub lazyfree_pages: AtomicI64,
     /// While a fork is prepared: the process keeps at most this; 0 for no such cap.
     pub fork_cap: AtomicI64,

@@ -153,13 +153,13 @@ counters! {
     stride_ra_hit: Sum,
     /// Faults that found the page being written and got it back without a read.
     swap_cache_hit: Sum,
-    /// Base pages that left and stayed in their frames, which the kernel may take back (`MADV_FREE`).
+    /// Base pages that left and stayed where they were, for the kernel to take (`MADV_FREE`).
     pglazyfree: Sum,
-    /// Bytes that are so now, unless the kernel has taken them back; not part of `resident_bytes`.
+    /// Bytes that are so now, unless the kernel has taken them; not part of `resident_bytes`.
     lazyfree_bytes: Now,
-    /// Faults that found their page there.
-    lazyfree_hit: Sum,
-    /// Faults that looked there in vain.
+    /// Writes to such pages, which made them the program's again. Reads are no faults.
+    lazyfree_reuse: Sum,
+    /// Faults on such pages that the kernel had taken.
     lazyfree_lost: Sum,
     /// Base pages that came back while they were being written, or before that out of a huge page.
     writeback_copied: Sum,

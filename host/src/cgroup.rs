@@ -200,6 +200,7 @@ impl Own {
         let of_files = |names: [&str; 2]| names.iter().map(|name| entry(name)).sum();
         Some(Charged {
             kept: used.saturating_sub(files),
+            lazily_freed: files - pages,
             refaults: entry(&format!("{prefix}workingset_refault_file")),
             unwritten: match self.version {
                 Version::V1 => of_files(["total_dirty", "total_writeback"]),
@@ -240,6 +241,8 @@ fn has_word(list: &str, word: &str) -> bool {
 pub struct Charged {
     /// Bytes, of all but pages of files and what was freed lazily (`MADV_FREE`).
     pub kept: u64,
+    /// Bytes that were freed lazily and are still there.
+    pub lazily_freed: u64,
     /// Of the pages of files, bytes that have to be written before they can be dropped.
     pub unwritten: u64,
     /// Pages of files that were read again, since the group was made.

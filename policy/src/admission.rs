@@ -115,8 +115,6 @@ pub struct Admission {
     /// What a fault costs that finds its page in the pool, and one that has to read.
     pool: Cost,
     device: Cost,
-    /// One that finds its page neither in memory nor in the pool: it has to read, or the page is still where it left.
-    elsewhere: Cost,
 }
 
 impl Default for Admission {
@@ -131,7 +129,6 @@ impl Default for Admission {
             out: AtomicU32::new(0),
             pool: Cost::new(POOL_NS),
             device: Cost::new(DEVICE_NS),
-            elsewhere: Cost::new(DEVICE_NS),
         }
     }
 }
@@ -187,12 +184,6 @@ impl Admission {
 
     pub fn device_took(&self, pages: usize, ns: u64) {
         self.device.took(pages, ns);
-        self.elsewhere.took(pages, ns);
-    }
-
-    /// As `device_took`, where the page was still where it had left.
-    pub fn kept_took(&self, pages: usize, ns: u64) {
-        self.elsewhere.took(pages, ns);
     }
 
     /// What a fault takes that has to read.
@@ -206,7 +197,7 @@ impl Admission {
         let took =
             |cost: &Cost, w: &Wanted| cost.of(w) + u64::from(w.faults) * u64::from(HAND_OVER_NS);
         let lost = took(&self.pool, &lost) + took(&self.pool, &saved) + out;
-        let saved = took(&self.elsewhere, &saved);
+        let saved = took(&self.device, &saved);
         let limit = fill.limit.max(1) as u64;
         let taken = (fill.pages as u64 * u64::from(ONE) / limit).min(ONE.into()) as u32;
         let share = self.share.load(Relaxed);

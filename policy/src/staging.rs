@@ -5,6 +5,8 @@ use hugeswap_mm::PMD_NR;
 /// This part of memory is inactive: long enough for what is hot to be touched there. With more, what is
 /// touched now and then is taken for hot as well.
 const PART: i64 = 12;
+/// The same where what leaves may stay until the kernel takes it: that is another chance, at which reads cost nothing.
+const PART_IF_IT_STAYS: i64 = 48;
 /// Ranges that are inactive at least.
 const LEAST: usize = 2;
 /// Times that pages can be spared when their turn comes, and once more.
@@ -14,9 +16,10 @@ const PATIENCE: usize = 8;
 /// An inactive folio of which so many pages were touched is hot as a whole.
 const HOT: usize = PMD_NR * 3 / 4;
 
-/// Whether more is to be taken out, of so many pages that are charged, where this much is.
-pub fn wants_more(charged: i64, staged: usize, ranges: usize) -> bool {
-    staged < (charged.max(0) / PART) as usize || ranges < LEAST
+/// Whether more is to be taken out, of so many pages that are charged, where this much is. `stays`: what leaves may stay.
+pub fn wants_more(charged: i64, staged: usize, ranges: usize, stays: bool) -> bool {
+    let part = if stays { PART_IF_IT_STAYS } else { PART };
+    staged < (charged.max(0) / part) as usize || ranges < LEAST
 }
 
 /// How many ranges in a row, of all, are asked in vain. As long as something is inactive more of it is only to be
@@ -39,8 +42,10 @@ mod tests {
 
     #[test]
     fn a_twelfth_is_staged_and_two_ranges_at_least() {
-        assert!(wants_more(12_000, 999, 9) && !wants_more(12_000, 1000, 2));
-        assert!(wants_more(12_000, 1000, 1) && wants_more(-5, 0, 0));
+        let more = |charged, staged, ranges| wants_more(charged, staged, ranges, false);
+        assert!(more(12_000, 999, 9) && !more(12_000, 1000, 2));
+        assert!(more(12_000, 1000, 1) && more(-5, 0, 0));
+        assert!(!wants_more(12_000, 250, 9, true) && wants_more(12_000, 249, 9, true));
     }
 
     #[test]

@@ -49,6 +49,8 @@ fn release(e: &Engine, bell: usize, from: usize, to: usize) -> Result<(), Errno>
     let len = to - from;
     // Nothing leaves from here on.
     e.remove_writable(from, len)?;
+    // What has left and is still there would lose its protection.
+    e.drop_lazy(from, len);
     bring_in(e, from, to).inspect_err(|_| {
         // It stays ours, and the kernel refuses the registration.
         let _ = lock::let_go(e, bell, from, to);

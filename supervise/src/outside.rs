@@ -86,6 +86,35 @@ fn spare(managed: u64, outside: u64, files: u64, group: u64) -> u64 {
     group.saturating_sub(managed + outside + files + SPARE)
 }
 
+/// Of what processes had stay where it left, what the kernel has not taken.
+#[derive(Clone, Copy)]
+struct Stays {
+    there: u64,
+    of: u64,
+}
+
+impl Stays {
+    /// Nothing was taken, as far as is known.
+    const ALL: Stays = Stays { there: 1, of: 1 };
+
+    /// `lazily_freed` is the group's.
+    fn look(processes: &Processes, lazily_freed: u64) -> Stays {
+        let all: u64 = processes.present().map(|(_, m)| m.lazy() as u64).sum();
+        let of = (all * PAGE_SIZE as u64).max(1);
+        Stays {
+            there: lazily_freed.min(of),
+            of,
+        }
+    }
+
+    /// Bytes of a process's, as its own figures in the kernel have them.
+    fn resident(self, m: &Member) -> u64 {
+        let lazy = u128::from(m.lazy() as u64 * PAGE_SIZE as u64);
+        let there = lazy * u128::from(self.there) / u128::from(self.of);
+        m.charged() as u64 * PAGE_SIZE as u64 + there as u64
+    }
+}
+
 /// What pages of files need of a group.
 #[derive(Default)]
 struct Files {
@@ -125,6 +154,7 @@ pub struct Outside {
     files: Files,
     /// What pages of files need of the run's group, and its limit, if it has one to itself.
     shares: Option<(u64, u64)>,
+    stays: Stays,
     recent: [u64; KEPT],
     at: usize,
     peak: u64,
@@ -150,6 +180,7 @@ impl Outside {
             last: 0,
             growth: 0,
             shares: None,
+            stays: Stays::ALL,
             files: Files::default(),
             recent: [0; KEPT],
             at: 0,
@@ -186,7 +217,7 @@ impl Outside {
         self.processes = nr;
         if is_time {
             self.measure(processes, strangers, now);
-            Self::look_at_groups(processes);
+            self.look_at_groups(processes);
         }
         let limit = self.limit();
         if is_time {
@@ -203,12 +234,11 @@ impl Outside {
         // A group's counters tell what is freed lazily apart.
         let is_group = self.group.is_ours(&all, now);
         let managed = || -> u64 {
-            let pages = |m: &Member| match is_group {
-                true => m.charged() as u64,
-                false => m.resident() as u64,
+            let bytes = |m: &Member| match is_group {
+                true => m.charged() as u64 * PAGE_SIZE as u64,
+                false => Stays::ALL.resident(m),
             };
-            let all = processes.present().map(|(_, m)| pages(m));
-            all.sum::<u64>() * PAGE_SIZE as u64
+            processes.present().map(|(_, m)| bytes(m)).sum()
         };
         let before = managed();
         let group = self.group.usage(is_group);
@@ -229,6 +259,10 @@ impl Outside {
             Some((used, limit)) => self.files.look(used, *limit),
             None => (0, false),
         };
+        self.stays = match &group {
+            Some((used, _)) => Stays::look(processes, used.lazily_freed),
+            None => Stays::ALL,
+        };
         self.shares = group.map(|(_, limit)| (files, limit));
         if soon || self.growth > GROWTH {
             self.urgent_until = now + NEW;
@@ -241,7 +275,7 @@ impl Outside {
     }
 
     /// What each group takes beside its managed memory bounds what it may have of that.
-    fn look_at_groups(processes: &mut Processes) {
+    fn look_at_groups(&self, processes: &mut Processes) {
         let each = processes.present().map(|(_, m)| m.group);
         let groups = processes.groups.in_use(each);
         let beside = |of: &dyn Fn(usize, &Groups) -> bool| {
@@ -250,8 +284,7 @@ impl Outside {
                     .present()
                     .filter(|(_, m)| of(m.group, &processes.groups))
             };
-            let managed =
-                || within().map(|(_, m)| m.resident() as u64).sum::<u64>() * PAGE_SIZE as u64;
+            let managed = || -> u64 { within().map(|(_, m)| self.stays.resident(m)).sum() };
             let before = managed();
             let pids: BTreeSet<u32> = within()
                 .map(|(_, m)| m.pid)
@@ -284,8 +317,8 @@ impl Outside {
         }
     }
 
-    /// Tells each process how much of what has left it may keep, as long as the kernel has no other use for it: its part of
-    /// what the run's group has to spare.
+    /// Tells each process whether what leaves may stay, as long as the kernel has no other use for the memory: where the
+    /// run's group has some to spare, and its part of that.
     fn share_spare(&self, processes: &Processes, managed: u64) {
         let of_group = self.shares.map_or(0, |(files, group)| {
             spare(managed, self.expected(), files, group)
@@ -329,14 +362,10 @@ impl Outside {
     }
 }
 
-/// Frames in which what has left stays are writable addresses: where memory is not overcommitted the system counts them, and
-/// nothing may stay. `HUGESWAP_LAZYFREE` is for tests and comparison: so much is said to be to spare.
+/// `HUGESWAP_LAZYFREE` is for tests and comparison: so much is said to be to spare.
 fn lazyfree_given() -> Option<u64> {
-    if let Ok(bytes) = std::env::var("HUGESWAP_LAZYFREE") {
-        return Some(bytes.parse::<Size>().map_or(0, |size| size.bytes()));
-    }
-    let mode = fs::read_to_string("/proc/sys/vm/overcommit_memory");
-    mode.is_ok_and(|mode| mode.trim() == "2").then_some(0)
+    let bytes = std::env::var("HUGESWAP_LAZYFREE").ok()?;
+    Some(bytes.parse::<Size>().map_or(0, |size| size.bytes()))
 }
 
 /// What so many processes take, and those that may come soon.
@@ -464,6 +493,7 @@ mod tests {
         let mut files = Files::default();
         let charged = |refaults| Charged {
             kept: 256 * MIB,
+            lazily_freed: 0,
             unwritten: 0,
             refaults,
         };

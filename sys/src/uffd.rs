@@ -497,6 +497,29 @@ impl Uffd {
         )
     }
 
+    /// As `copy`; whoever writes to the pages waits.
+    ///
+    /// # Safety
+    /// As `copy`.
+    pub unsafe fn copy_protected(
+        &self,
+        dst: usize,
+        src: *const u8,
+        len: usize,
+    ) -> Result<(), Refused> {
+        const MODE_WP: u64 = 1 << 1;
+        self.transfer(
+            0x03,
+            Transfer {
+                dst: dst as u64,
+                src: src as u64,
+                len: len as u64,
+                mode: MODE_WP,
+                done: 0,
+            },
+        )
+    }
+
     /// Whoever touches the missing page gets SIGBUS from now on (UFFDIO_POISON).
     pub fn poison(&self, addr: usize, len: usize) -> Result<(), Refused> {
         let mut z = ZeroOrPoison {

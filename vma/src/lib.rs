@@ -13,6 +13,9 @@
 //! | 0 | 1 | swapped out | in its slot |
 //! | 1 | 1 | resident, and its slot still has what was read from it | in the program's page table; equal to the slot's if its tag, made anew, is the slot's |
 //!
+//! A page in `lazy` is swapped out, and still mapped: protected against being written to, the same as in its slot, and freed lazily, so
+//! that the kernel may take it at any time. It is in `swapped`, and neither present, compressed nor in a frame.
+//!
 //! A page in `compressed` is in compressed memory (`zpool`), and neither present nor in a frame. If it is in
 //! `swapped` as well its slot holds the same.
 //!

@@ -38,6 +38,9 @@ pub struct State {
     /// same there.
     pub compressed: PageMask,
     pub writable: PageMask,
+    /// Pages in `swapped` that are still mapped, or were lately: protected against being written to, the same as in their
+    /// slots, and freed lazily.
+    pub lazy: PageMask,
     /// Pages that could not be read back: neither present nor swapped, and poisoned until the
     /// program drops them.
     pub lost: PageMask,
@@ -428,7 +431,7 @@ impl Ranges {
 }
 
 const _: () = assert!(PMD_NR == 512);
-const _: () = assert!(size_of::<Range>() <= 768);
+const _: () = assert!(size_of::<Range>() <= 832);
 /// With a mark at most 0.83 % of 2 MiB; 0.43 % where a folio comes and goes whole.
 const _: () = assert!(size_of::<Range>() + TABLES / LEAF < 17_407);
 

@@ -434,7 +434,7 @@ impl Engine {
         let (mut in_vain, mut in_a_row) = (InVain::default(), 0);
         while in_a_row < staging::patience(self.inactive.len(), all)
             && self.inactive.len() < INACTIVE_MAX
-            && staging::wants_more(self.used, self.staged, self.inactive.len())
+            && staging::wants_more(self.used, self.staged, self.inactive.len(), false)
         {
             in_a_row += 1;
             let Some((n, list)) = self.pop(in_vain) else {

@@ -3,7 +3,7 @@
 use super::rights::Change;
 use super::Engine;
 use crate::fault::Handler;
-use crate::mm::{split_by_pmd, PAGE_SIZE};
+use crate::mm::{split_by_pmd, PageMask, PAGE_SIZE};
 use crate::sys::maps::MapsFile;
 use crate::sys::pagemap::Filled;
 use crate::sys::request::Request;
@@ -284,13 +284,14 @@ impl Engine {
         }
     }
 
-    /// What frames hold of held ranges goes back to the program.
+    /// What frames hold of held ranges goes back to the program, and what stays where it left, goes.
     fn settle_all(&self, addr: usize, len: usize) {
         let ranges = split_by_pmd(addr, len);
         for (pmd, r) in ranges.filter_map(|(pmd, _)| Some((pmd, self.cache.ranges.get(pmd)?))) {
             let mut g = r.lock();
             if g.let_go() {
                 self.cache.settle(pmd, &mut g);
+                self.cache.drop_lazy(pmd, &mut g, PageMask::FULL);
                 g.hold();
             }
         }

@@ -154,6 +154,8 @@ impl Engine {
         loop {
             let parked = self.reclaim_parked.load(Acquire);
             if parked == fork {
+                // The child's pages would not be protected.
+                self.cache.drop_all_lazy();
                 return fork;
             }
             futex::wait(&self.reclaim_parked, parked, Some(1), Scope::Process);

@@ -154,6 +154,16 @@ impl Engine {
         }
     }
 
+    /// What has left of `[addr, addr+len)` is no longer mapped.
+    pub fn drop_lazy(&self, addr: usize, len: usize) {
+        for (pmd, part) in split_by_pmd(addr, len) {
+            if let Some(r) = self.cache.ranges.get(pmd) {
+                let mut g = r.lock_settled();
+                self.cache.drop_lazy(pmd, &mut g, PageMask::of(part));
+            }
+        }
+    }
+
     /// Whether the page at `addr` has contents, resident or in swap.
     pub fn holds(&self, addr: usize) -> bool {
         let page = crate::mm::page_in_pmd(addr);

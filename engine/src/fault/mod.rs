@@ -19,7 +19,7 @@ use crate::policy::intake::{By, Decision, Fault, ReadAhead};
 use crate::policy::shared::SharedWrites;
 use crate::policy::Intake;
 use crate::pressure::Kick;
-use crate::swap_cache::{Ahead, Bytes, FillBuffers, Frame, Gather, Plan, Store, SwapCache};
+use crate::swap_cache::{Ahead, Bytes, FillBuffers, Frame, Gather, Plan, SwapCache};
 use crate::swap_io::SwapIo;
 use crate::sys::sched::Switches;
 use crate::sys::thread::now_ns;
@@ -364,14 +364,11 @@ impl<'e> Handler<'e> {
                 stats.pgminfault.inc();
                 stats.fault_ns.record(now_ns() - s.start_ns);
             }
-            Plan::Loaded { pages, from } => {
+            Plan::Loaded { pages } => {
                 stats.pgminfault.inc();
                 let took_ns = now_ns() - s.start_ns;
                 stats.fault_ns.record(took_ns);
-                match from {
-                    Store::Pool => self.cache.load_took(pages, took_ns),
-                    Store::Frame => self.cache.kept_took(pages, took_ns),
-                }
+                self.cache.load_took(pages, took_ns);
                 s.takes(pages, By::Frame);
                 self.follow(s);
             }

@@ -342,10 +342,11 @@ impl<'e> Reclaim<'e> {
         let charged = self.cache.charge.charged();
         let all = self.cache.lru.len();
         let limit = self.cache.charge.limit();
+        let stays = self.cache.may_stay();
         let (mut in_vain, mut in_a_row) = (InVain::default(), 0);
         while in_a_row < staging::patience(self.inactive.len(), all)
             && !self.inactive.is_full()
-            && staging::wants_more(charged, *staged, self.inactive.len())
+            && staging::wants_more(charged, *staged, self.inactive.len(), stays)
         {
             in_a_row += 1;
             let Some((pmd, list)) = self.cache.lru.pop(&self.cache.ranges, limit, in_vain) else {

@@ -30,6 +30,7 @@ impl<M: Memory> SwapCache<M> {
             && Self::is_whole(Unit::Whole, &g)
             && g.writable.is_full()
             && g.lost.is_empty()
+            && g.lazy.is_empty()
             && !g.salvage
     }
 
@@ -42,7 +43,7 @@ impl<M: Memory> SwapCache<M> {
         if g.io() != IoState::Idle || read.is_empty() {
             return None;
         }
-        match self.begin_whole(&mut g, frame) {
+        match self.begin_whole(pmd, &mut g, frame) {
             p @ Plan::ReadWhole { .. } => {
                 g.mark_ahead();
                 self.stats().swap_ra.inc();

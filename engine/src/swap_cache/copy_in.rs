@@ -22,17 +22,30 @@ impl<M: Memory> SwapCache<M> {
         run: Range<usize>,
         src: impl Fn(usize) -> *const u8,
     ) -> PageMask {
-        let mut got = PageMask::EMPTY;
+        let (got, there) = self.fill_run(run, |at, n| {
+            // SAFETY: the source is memory of the engine's own that holds at least the run.
+            unsafe {
+                self.memory
+                    .copy(Dir::In, pmd.page_addr(at), src(at), n * PAGE_SIZE)
+            }
+        });
+        // A page that is there already is newer than ours.
+        got.or(there)
+    }
+
+    /// Fills the run by calls of `fill` for so many pages from one on. Says which it has filled, and which were there.
+    pub(super) fn fill_run(
+        &self,
+        run: Range<usize>,
+        fill: impl Fn(usize, usize) -> Result<(), Refused>,
+    ) -> (PageMask, PageMask) {
+        let (mut got, mut there) = (PageMask::EMPTY, PageMask::EMPTY);
         let mut at = run.start;
         let mut step = run.len();
         let mut tries = 0;
         while at < run.end {
             let n = step.min(run.end - at);
-            // SAFETY: the source is memory of the engine's own that holds at least the run.
-            let e = match unsafe {
-                self.memory
-                    .copy(Dir::In, pmd.page_addr(at), src(at), n * PAGE_SIZE)
-            } {
+            let e = match fill(at, n) {
                 Ok(()) => {
                     got = got.or(PageMask::of(at..at + n));
                     at += n;
@@ -44,9 +57,8 @@ impl<M: Memory> SwapCache<M> {
             got = got.or(PageMask::of(at..at + done));
             at += done;
             match e {
-                // A page that is there already is newer than ours.
                 Refused::Exists { .. } if n == 1 => {
-                    got = got.or(PageMask::of(at..at + 1));
+                    there = there.or(PageMask::of(at..at + 1));
                     at += 1;
                 }
                 Refused::Again { .. } if tries < 1000 => tries += 1,
@@ -54,6 +66,6 @@ impl<M: Memory> SwapCache<M> {
                 _ => at += 1,
             }
         }
-        got
+        (got, there)
     }
 }

@@ -128,6 +128,8 @@ impl<M: Memory> SwapCache<M> {
         let mut moved = out.moved;
         if out.busy {
             let left = g.present.and(pages);
+            // Writes to what has stayed must go on being told.
+            self.drop_lazy(pmd, &mut g, PageMask::FULL);
             ((), g) = alone(r, g, || self.unshare(pmd, left));
             let more = self.move_pages(Dir::Out, pmd, frame, left);
             self.account_moved(pmd, &mut g, &more);

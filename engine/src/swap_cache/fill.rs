@@ -90,15 +90,14 @@ impl<M: Memory> SwapCache<M> {
         // What the frame of an inactive range holds is newer than its slots.
         let there = g.swapped.minus(g.present).minus(g.compressed);
         let there = there.minus(g.moving());
+        self.is_lost(pmd, g, page);
+        let there = there.minus(g.lazy);
         let pages = unit.of(there, page);
         debug_assert!(pages.count() <= FILL_MAX);
         if buffers.is_empty() {
             return Plan::NeedBuffer;
         }
         let n = pages.count();
-        if let Some(plan) = self.take_kept(g, pmd, page, (pages, unit), buffers) {
-            return plan;
-        }
         if !self.charge_for_fault(n) {
             return Plan::NeedRoom;
         }
@@ -155,7 +154,8 @@ impl<M: Memory> SwapCache<M> {
     ) -> Option<Plan> {
         let mut g = self.ranges.get(pmd)?.lock();
         let against = g.hints.pattern == Pattern::Random;
-        let there = g.swapped.minus(g.present).minus(g.compressed).and(set);
+        let there = g.swapped.minus(g.present).minus(g.compressed);
+        let there = there.minus(g.lazy).and(set);
         let first = there.next_from(0)?;
         let room = self.charge.room() > there.count() as i64;
         if g.io() != IoState::Idle || g.salvage || against || !room || !buffers.has_spare() {

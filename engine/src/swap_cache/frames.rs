@@ -5,7 +5,7 @@
 //! moving one in empties a ready frame.
 //!
 //! There are two kinds. A folio's frames take huge pages. What leaves in pieces has frames of its own, where the kernel
-//! makes no huge pages: khugepaged would make 2 MiB of the few pages that are kept there (`lazyfree`).
+//! makes no huge pages: khugepaged would make 2 MiB of the few pages that wait there.
 //!
 //! Frames are opened as they are needed: writable addresses count against the program's RLIMIT_DATA, and
 //! where memory is not overcommitted against the system's, also those that nobody has used.

@@ -30,6 +30,7 @@ impl<M: Memory> SwapCache<M> {
             g.huge = false;
         }
         g.lost = g.lost.minus(pages);
+        self.not_lazy(g, pages);
         self.drop_compressed(pmd, g, pages);
         self.forget_slots(pmd, g, pages);
     }
@@ -71,7 +72,7 @@ impl<M: Memory> SwapCache<M> {
 
     /// Pages that were resident before we knew of them; charged by the caller.
     pub fn adopt(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) {
-        let new = pages.minus(g.present).minus(g.moving());
+        let new = pages.minus(g.present).minus(g.moving()).minus(g.lazy);
         self.charge.uncharge(pages.count() - new.count());
         self.became_present(pmd, g, new);
     }

@@ -1,7 +1,6 @@
 //! What the swap cache asks of memory: that pages move, are copied, and go. The kernel does it for a program
 //! ([`Kernel`]); the tests have a memory of their own, which knows where each page is and refuses when it is told to.
 
-use crate::mm::PMD_SIZE;
 use crate::sys::pagemap::Pagemap;
 use crate::sys::uffd::{Refused, Uffd};
 use crate::sys::{mem, Errno};
@@ -38,6 +37,12 @@ pub trait Memory {
     /// As [`Uffd::copy`].
     unsafe fn copy(&self, dir: Dir, dst: usize, src: *const u8, len: usize) -> Result<(), Refused>;
 
+    /// Fills missing pages of the program with a copy that traps writes (see `trap_writes`).
+    ///
+    /// # Safety
+    /// As [`Uffd::copy`].
+    unsafe fn copy_protected(&self, dst: usize, src: *const u8, len: usize) -> Result<(), Refused>;
+
     /// Who touches these missing pages of the program gets SIGBUS.
     fn poison(&self, at: usize, len: usize) -> Result<(), Refused>;
 
@@ -60,7 +65,7 @@ pub trait Memory {
     ///
     /// # Safety
     /// Nobody relies on what is in them.
-    unsafe fn free_lazily(&self, frame: usize) -> Result<(), Errno>;
+    unsafe fn free_lazily(&self, at: usize, len: usize) -> Result<(), Errno>;
 
     /// What is missing is there then, zeroed, and what is shared with other processes is this one's own.
     ///
@@ -158,6 +163,11 @@ impl Memory for Kernel {
         unsafe { self.at_end_of(dir).copy(dst, src, len) }
     }
 
+    unsafe fn copy_protected(&self, dst: usize, src: *const u8, len: usize) -> Result<(), Refused> {
+        // SAFETY: the caller's contract.
+        unsafe { self.program().copy_protected(dst, src, len) }
+    }
+
     fn poison(&self, at: usize, len: usize) -> Result<(), Refused> {
         self.program().poison(at, len)
     }
@@ -181,9 +191,9 @@ impl Memory for Kernel {
         unsafe { mem::madvise(at, len, libc::MADV_DONTNEED) }
     }
 
-    unsafe fn free_lazily(&self, frame: usize) -> Result<(), Errno> {
+    unsafe fn free_lazily(&self, at: usize, len: usize) -> Result<(), Errno> {
         // SAFETY: the caller's contract.
-        unsafe { mem::madvise(frame, PMD_SIZE, libc::MADV_FREE) }
+        unsafe { mem::madvise(at, len, libc::MADV_FREE) }
     }
 
     unsafe fn populate(&self, at: usize, len: usize) -> Result<(), Errno> {

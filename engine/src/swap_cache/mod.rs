@@ -43,7 +43,7 @@ pub use mapping::Shift;
 pub use memory::{Dir, Kernel, Memory};
 pub use moves::{Moves, Since};
 pub use pieces::{Piece, Pieces};
-pub use plan::{Plan, Store};
+pub use plan::Plan;
 pub use seals::{SealBuffers, Source};
 pub use shared::{Copies, CopyFor};
 pub use slots::{DeviceSet, NoSlots, SwapSlots};
@@ -148,7 +148,6 @@ impl SwapCache {
     /// In a forked child: new descriptors, and staging begins anew.
     pub fn start_over(&self, program: Uffd, staging: Uffd, pagemap: i32) -> Result<(), Errno> {
         self.set_descriptors(program, staging, pagemap);
-        self.lazyfree.start_over();
         self.frames.start_over(&self.memory)
     }
 
@@ -184,7 +183,7 @@ impl<M: Memory> SwapCache<M> {
             scratch: Scratch(crate::sys::mem::map_anon(PAGE_SIZE)?),
             own_pages: AtomicI64::new(0),
             keep_folios: KeepFolios::default(),
-            lazyfree: LazyFree::new(charge.control)?,
+            lazyfree: LazyFree::new(charge.control),
             zswap,
             copies: Copies::default(),
             charge,
@@ -307,13 +306,14 @@ impl<M: Memory> SwapCache<M> {
     /// Only where nothing is present and all 2 MiB are the program's managed memory: other
     /// mappings may have pages in the rest of a range that is managed in part. Poison markers of
     /// lost pages would go with it.
-    fn drop_page_table(&self, pmd: Pmd, g: &RangeGuard<'_>) {
+    fn drop_page_table(&self, pmd: Pmd, g: &mut RangeGuard<'_>) {
         let vacant = g.present.is_empty() && g.lost.is_empty();
         if !self.abilities.pt_reclaim || !vacant || !g.writable.is_full() {
             return;
         }
         // SAFETY: the lock is held, so the tables are true: there is nothing to lose.
         let _ = unsafe { self.memory.drop_pages(pmd.addr(), PMD_SIZE) };
+        self.not_lazy(g, PageMask::FULL);
     }
 
     /// Moves `pages` between the range and the same places of the frame; what is refused as a

@@ -3,22 +3,13 @@
 use super::{Bytes, Frame};
 use crate::mm::{PageMask, SwapPlace};
 
-/// Where pages that have left may still be.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Store {
-    /// Compressed memory.
-    Pool,
-    /// The frame in which they left.
-    Frame,
-}
-
 /// What has to be done for a fault.
 #[derive(Clone, Debug)]
 pub enum Plan {
     /// The page is there now and whoever waited was woken.
     Served,
-    /// As `Served`, so many pages that had left, without a read.
-    Loaded { pages: usize, from: Store },
+    /// As `Served`, so many pages out of compressed memory.
+    Loaded { pages: usize },
     /// A transfer is in flight for the range; its end wakes everybody.
     Wait,
     /// Ask again with a ready frame.

@@ -95,11 +95,22 @@ fn is_folio(g: &RangeGuard<'_>) -> bool {
 }
 
 impl<M: Memory> SwapCache<M> {
-    /// The program may write to the range, and who waits to do so goes on. Where not all of it is managed, to the page.
+    /// The program may write to the range, and who waits to do so goes on.
     pub fn allow_writes(&self, pmd: Pmd, page: usize) {
+        match self.ranges.get(pmd) {
+            Some(r) => self.allow_writes_to(pmd, &r.lock(), page),
+            None => self.memory.wake(pmd.page_addr(page), PAGE_SIZE),
+        }
+    }
+
+    /// The same. Where not all of it is managed, to the page; and where something is lazy, since writes to that are to be
+    /// told.
+    pub(super) fn allow_writes_to(&self, pmd: Pmd, g: &RangeGuard<'_>, page: usize) {
         let (memory, at) = (&self.memory, pmd.page_addr(page));
-        let all = memory.allow_writes(pmd.addr(), PMD_SIZE);
-        if all.is_err() && memory.allow_writes(at, PAGE_SIZE).is_err() {
+        if g.lazy.is_empty() && memory.allow_writes(pmd.addr(), PMD_SIZE).is_ok() {
+            return;
+        }
+        if g.lazy.has(page) || memory.allow_writes(at, PAGE_SIZE).is_err() {
             // Who waits finds out what is there by now.
             memory.wake(at, PAGE_SIZE);
         }

@@ -45,7 +45,7 @@ impl<M: Memory> SwapCache<M> {
             Way::Decompress
                 if !g.salvage && g.io() == IoState::Idle && Self::is_whole(unit, &g) =>
             {
-                self.begin_whole(&mut g, frame)
+                self.begin_whole(pmd, &mut g, frame)
             }
             Way::Decompress => self.load(pmd, &mut g, page, unit, buffers),
             Way::MapAhead => self.map_ahead(pmd, &mut g),
@@ -58,7 +58,8 @@ impl<M: Memory> SwapCache<M> {
                 self.begin_read(pmd, &mut g, page, unit, frame, buffers)
             }
             Way::Read => self.begin_read(pmd, &mut g, page, unit, frame, buffers),
-            Way::Recheck => self.recheck(pmd, page, f.wp),
+            Way::Reuse => self.reuse(pmd, &mut g, page, buffers),
+            Way::Recheck => self.recheck(pmd, &g, page, f.wp),
             Way::Poison => {
                 // A message from before the page was poisoned, or the program dropped the marker by a
                 // call that we do not see: either way it finds the poison when it looks again.
@@ -82,7 +83,7 @@ impl<M: Memory> SwapCache<M> {
         // Of a range that could not be read as a whole each page comes by itself.
         let unit = if g.salvage { Unit::Pages(1) } else { unit };
         match Self::is_whole(unit, g) {
-            true => self.begin_whole(g, frame),
+            true => self.begin_whole(pmd, g, frame),
             false => self.begin_fill(g, pmd, page, unit, buffers),
         }
     }
@@ -131,7 +132,9 @@ impl<M: Memory> SwapCache<M> {
                     left_lately,
                 })
             }
-            Way::Wait | Way::MapAhead | Way::Recheck | Way::Poison | Way::New => Source::Given,
+            Way::Wait | Way::MapAhead | Way::Reuse | Way::Recheck | Way::Poison | Way::New => {
+                Source::Given
+            }
         };
         Place {
             found,
@@ -161,10 +164,10 @@ impl<M: Memory> SwapCache<M> {
 
     /// A fault on a page that should be there: an old message, or the page was dropped by a
     /// system call that we do not see. A missing page reads as zeros then.
-    fn recheck(&self, pmd: Pmd, page: usize, wp: bool) -> Plan {
+    fn recheck(&self, pmd: Pmd, g: &RangeGuard<'_>, page: usize, wp: bool) -> Plan {
         let addr = pmd.page_addr(page);
         if wp {
-            self.allow_writes(pmd, page);
+            self.allow_writes_to(pmd, g, page);
             return Plan::Served;
         }
         // SAFETY: the zero page is readable; only a missing page is filled.
@@ -221,6 +224,7 @@ impl<M: Memory> SwapCache<M> {
 
     pub(super) fn begin_whole(
         &self,
+        pmd: Pmd,
         g: &mut RangeGuard<'_>,
         frame: &mut Option<(Frame, Bytes)>,
     ) -> Plan {
@@ -234,6 +238,7 @@ impl<M: Memory> SwapCache<M> {
         let Some((fr, _)) = frame.take() else {
             return Plan::NeedFrame { bytes: Bytes::Old };
         };
+        self.drop_lazy(pmd, g, PageMask::FULL);
         g.begin_reading(fr.0, pages);
         // Of a cluster one read from the first page to the last; what lies between and is not in
         // swap is cleared when the read is done.

@@ -60,6 +60,7 @@ impl<M: Memory> SwapCache<M> {
             return Leave::Nothing;
         }
         self.settle(pmd, &mut g);
+        self.drop_lazy(pmd, &mut g, there);
         let here = there.and(g.present.or(g.compressed));
         self.stats().swapoff_pages.add(here.count() as u64);
         self.forget_slots(pmd, &mut g, here);

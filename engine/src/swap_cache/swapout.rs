@@ -225,7 +225,7 @@ impl<M: Memory> SwapCache<M> {
         self.forget_slots(pmd, &mut g, stored.minus(out.clean));
         self.note_gone(&mut g, stored);
         if g.moving().is_empty() {
-            self.retire(frame, stored, g.huge, (pmd, PageMask::EMPTY));
+            self.retire(frame, stored, g.huge);
             g.huge = false;
             self.end_writing(pmd, g);
             return Compressed::All;

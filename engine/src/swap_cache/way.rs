@@ -13,6 +13,8 @@ pub(super) struct Seen {
     pub moving: bool,
     pub swapped: bool,
     pub compressed: bool,
+    /// In its slot, and still mapped: see `lazyfree`.
+    pub lazy: bool,
     /// It could not be read back, and is poisoned.
     pub lost: bool,
     /// The range is used in pieces: some can be read while its frame holds others.
@@ -45,6 +47,8 @@ pub(super) enum Way {
     ReadBeside,
     /// From its slot.
     Read,
+    /// A write to what is in its slot, and still mapped.
+    Reuse,
     /// It should be there: an old message, or it was dropped behind our back.
     Recheck,
     /// Its poison is put there again.
@@ -62,6 +66,7 @@ impl Seen {
             moving: g.moving().has(page),
             swapped: g.swapped.has(page),
             compressed: g.compressed.has(page),
+            lazy: g.lazy.has(page),
             lost: g.lost.has(page),
             in_pieces: !g.huge && !g.salvage,
         }
@@ -71,6 +76,9 @@ impl Seen {
         use IoState::*;
         let missing = !self.wp && !self.present;
         match self.io {
+            Idle | Inactive | Filling | Writing | Ahead if self.wp && self.lazy => {
+                (First::Nothing, Way::Reuse)
+            }
             Idle | Inactive | Filling | Writing if missing && self.compressed => {
                 (First::Nothing, Way::Decompress)
             }
@@ -111,7 +119,7 @@ mod tests {
     /// Everything that a fault can find, and much that it can't.
     fn all() -> impl Iterator<Item = Seen> {
         STATES.into_iter().flat_map(|io| {
-            (0..128).map(move |bits: u32| {
+            (0..256).map(move |bits: u32| {
                 let is = |n: u32| bits >> n & 1 == 1;
                 Seen {
                     io,
@@ -122,6 +130,7 @@ mod tests {
                     compressed: is(4),
                     lost: is(5),
                     in_pieces: is(6),
+                    lazy: is(7),
                 }
             })
         })
@@ -142,7 +151,11 @@ mod tests {
             }
             // Of what is there only its protection and its absence are looked at.
             if !missing(&s) {
-                assert!(matches!(way, Way::Recheck | Way::Wait), "{s:?} {way:?}");
+                let as_it_is = matches!(way, Way::Recheck | Way::Wait);
+                assert!(
+                    as_it_is || way == Way::Reuse && s.wp && s.lazy,
+                    "{s:?} {way:?}"
+                );
                 assert_eq!(first, First::Nothing, "{s:?}");
             }
         }

@@ -103,10 +103,11 @@ impl<M: Memory> SwapCache<M> {
             return self.end_writing(pmd, g);
         }
         self.note_gone(&mut g, gone);
+        self.stay(pmd, &mut g, frame, gone);
         // Before the frame's memory goes: a core file takes what is gone from its slots.
         g.leave_frame(pages.minus(kept));
         if kept.is_empty() {
-            self.retire(frame, pages, g.huge, (pmd, gone.and(g.swapped)));
+            self.retire(frame, pages, g.huge);
             g.huge = false;
         } else {
             g.huge &= kept == pages;
@@ -160,14 +161,7 @@ impl<M: Memory> SwapCache<M> {
     }
 
     /// The frame's pages are on the device: use the frame again, or give its memory back.
-    /// `slots`: what of them can be had from there.
-    pub(super) fn retire(
-        &self,
-        frame: Frame,
-        pages: PageMask,
-        huge: bool,
-        (pmd, slots): (Pmd, PageMask),
-    ) {
+    pub(super) fn retire(&self, frame: Frame, pages: PageMask, huge: bool) {
         // Asked after the pages were moved out: a call that could keep a hold of them switches
         // recycling off before it takes effect.
         let whole = pages.is_full() && huge;
@@ -179,11 +173,11 @@ impl<M: Memory> SwapCache<M> {
             return;
         }
         self.stats().folio_freed.inc();
-        if whole && !again {
-            self.empty(frame, Left::Folio);
-        } else if !self.keep_frame(pmd, frame, slots, pages) {
-            self.empty(frame, Left::Pieces);
-        }
+        let left = match whole && !again {
+            true => Left::Folio,
+            false => Left::Pieces,
+        };
+        self.empty(frame, left);
         self.charge.uncharge(pages.count());
     }
 
@@ -195,6 +189,12 @@ impl<M: Memory> SwapCache<M> {
         self.empty(frame, Left::Folio);
         self.charge.uncharge(PMD_NR);
         true
+    }
+
+    /// An empty frame for pieces, if need be another.
+    pub(super) fn take_empty_for_pieces(&self) -> Option<Frame> {
+        let empty = self.frames.take_empty(For::Pieces);
+        empty.or_else(|| self.frames.take_empty(For::Folio))
     }
 
     /// The frame's memory goes back to the kernel.

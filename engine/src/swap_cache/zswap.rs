@@ -5,7 +5,7 @@
 //! lock pages come and go; without it, while the range is being written, they are only made.
 
 use super::frames::Left;
-use super::plan::{Plan, Store};
+use super::plan::Plan;
 use super::{Dir, FillBuffers, Frame, Memory, SwapCache};
 use crate::control::{Compress, CompressCodec, Settings};
 use crate::mm::{Page, PageMask, Pmd, PAGE_SIZE, PMD_NR};
@@ -341,10 +341,7 @@ impl<M: Memory> SwapCache<M> {
         if !got.has(page) {
             self.memory.wake(pmd.page_addr(page), PAGE_SIZE);
         }
-        Plan::Loaded {
-            pages: n,
-            from: Store::Pool,
-        }
+        Plan::Loaded { pages: n }
     }
 
     /// For one fault pages came back, the youngest of that age.
@@ -363,11 +360,6 @@ impl<M: Memory> SwapCache<M> {
     /// A fault took so long that found its pages in compressed memory.
     pub fn load_took(&self, pages: usize, ns: u64) {
         self.zswap.admission.pool_took(pages, ns);
-    }
-
-    /// One took so long that found its page in the frame in which it had left.
-    pub fn kept_took(&self, pages: usize, ns: u64) {
-        self.zswap.admission.kept_took(pages, ns);
     }
 
     /// One took so long that had to read them.

@@ -81,10 +81,10 @@ impl Member {
         self.page().charged_pages.load(Acquire).clamp(0, MOST_PAGES)
     }
 
-    /// As the kernel counts them: with those that have left and stay as long as there is no other use for the memory.
-    pub fn resident(&self) -> i64 {
+    /// Pages that have left and that it had stay, whether the kernel has taken them since or not.
+    pub fn lazy(&self) -> i64 {
         let lazy = self.page().lazyfree_pages.load(Acquire);
-        self.charged() + lazy.clamp(0, MOST_PAGES)
+        lazy.clamp(0, MOST_PAGES)
     }
 
     pub fn is_examined(&self) -> bool {

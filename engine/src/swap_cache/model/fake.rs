@@ -34,6 +34,10 @@ struct Stretch {
     at: RefCell<Vec<At>>,
     /// Which 2 MiB of it are one huge page.
     huge: RefCell<Vec<bool>>,
+    /// Pages that trap writes.
+    protected: RefCell<Vec<bool>>,
+    /// Pages that the kernel may take.
+    lazy: RefCell<Vec<bool>>,
 }
 
 impl Stretch {
@@ -42,6 +46,8 @@ impl Stretch {
             base: Cell::new(base),
             at: RefCell::new(vec![At::Nothing; ranges * PMD_NR]),
             huge: RefCell::new(vec![false; ranges]),
+            protected: RefCell::new(vec![false; ranges * PMD_NR]),
+            lazy: RefCell::new(vec![false; ranges * PMD_NR]),
         }
     }
 
@@ -53,6 +59,8 @@ impl Stretch {
 
     fn set(&self, page: usize, n: usize, at: At, huge: bool) {
         self.at.borrow_mut()[page..page + n].fill(at);
+        self.protected.borrow_mut()[page..page + n].fill(false);
+        self.lazy.borrow_mut()[page..page + n].fill(false);
         let whole = n == PMD_NR && page % PMD_NR == 0;
         let mut all = self.huge.borrow_mut();
         if whole {
@@ -121,9 +129,53 @@ impl Fake {
         stretch.set(page, len / PAGE_SIZE, at, false);
     }
 
+    /// A write to the page is trapped.
+    pub fn is_protected(&self, addr: usize) -> bool {
+        let (stretch, page) = self.of(addr);
+        let protected = stretch.protected.borrow()[page];
+        protected
+    }
+
+    /// The program has written to the page: the kernel leaves it alone.
+    pub fn was_written(&self, addr: usize) {
+        let (stretch, page) = self.of(addr);
+        assert!(!stretch.protected.borrow()[page]);
+        stretch.lazy.borrow_mut()[page] = false;
+    }
+
+    /// The kernel takes one of two pages that it may take.
+    pub fn reclaim(&self) {
+        for (stretch, size) in [&self.program, &self.frames].map(|s| (s, s.at.borrow().len())) {
+            for page in (0..size).filter(|page| page % 2 == self.lazily.get() % 2) {
+                self.take(stretch, page);
+            }
+        }
+        self.lazily.set(self.lazily.get() + 1);
+        self.effect();
+    }
+
+    fn take(&self, stretch: &Stretch, page: usize) {
+        if stretch.lazy.borrow()[page] {
+            let at = stretch.base.get() + page * PAGE_SIZE;
+            // SAFETY: the test has mapped it.
+            unsafe { core::ptr::write_bytes(at as *mut u8, STALE, PAGE_SIZE) };
+            stretch.set(page, 1, At::Nothing, false);
+        }
+    }
+
+    fn protect(&self, at: usize, len: usize, so: bool) {
+        let (stretch, page) = self.of(at);
+        let there = stretch.at.borrow();
+        let mut protected = stretch.protected.borrow_mut();
+        for page in page..page + len / PAGE_SIZE {
+            protected[page] = so && there[page] == At::Page;
+        }
+    }
+
     /// What is at one page of the program goes to another, by the kernel's own call.
     pub fn carry(&self, from: usize, to: usize) {
         assert_eq!(self.at(to), At::Nothing);
+        assert!(!self.is_protected(from), "the protection is lost");
         // SAFETY: both are pages that the test has mapped.
         unsafe { core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, PAGE_SIZE) };
         self.set(to, PAGE_SIZE, self.at(from));
@@ -237,6 +289,11 @@ impl Memory for Fake {
                 core::ptr::write_bytes(from_at, STALE, 16);
                 core::ptr::write_bytes(from_at.add(PAGE_SIZE - 16), STALE, 16);
             }
+            if core::mem::take(&mut from.lazy.borrow_mut()[first + i]) && self.takes_lazily() {
+                // Whoever touches it there finds zeros.
+                // SAFETY: as above.
+                unsafe { core::ptr::write_bytes(to, 0, PAGE_SIZE) };
+            }
             from.set(first + i, 1, At::Nothing, false);
             Ok(())
         });
@@ -265,6 +322,13 @@ impl Memory for Fake {
         r
     }
 
+    unsafe fn copy_protected(&self, dst: usize, src: *const u8, len: usize) -> Result<(), Refused> {
+        // SAFETY: the caller's contract.
+        let r = unsafe { self.copy(Dir::In, dst, src, len) };
+        self.protect(dst, r.err().map_or(len, Refused::done), true);
+        r
+    }
+
     fn poison(&self, at: usize, len: usize) -> Result<(), Refused> {
         if self.at(at) != At::Nothing {
             return Err(Refused::Exists { done: 0 });
@@ -275,11 +339,13 @@ impl Memory for Fake {
         Ok(())
     }
 
-    fn trap_writes(&self, _: usize, _: usize) -> Result<(), Errno> {
+    fn trap_writes(&self, at: usize, len: usize) -> Result<(), Errno> {
+        self.protect(at, len, true);
         Ok(())
     }
 
-    fn allow_writes(&self, _: usize, _: usize) -> Result<(), Errno> {
+    fn allow_writes(&self, at: usize, len: usize) -> Result<(), Errno> {
+        self.protect(at, len, false);
         Ok(())
     }
 
@@ -302,15 +368,13 @@ impl Memory for Fake {
         Ok(())
     }
 
-    unsafe fn free_lazily(&self, frame: usize) -> Result<(), Errno> {
-        let (stretch, page) = self.of(frame);
-        for i in 0..PMD_NR {
-            if stretch.at.borrow()[page + i] == At::Page && self.takes_lazily() {
-                // SAFETY: the test has mapped it.
-                unsafe {
-                    core::ptr::write_bytes((frame + i * PAGE_SIZE) as *mut u8, STALE, PAGE_SIZE)
-                };
-                stretch.set(page + i, 1, At::Nothing, false);
+    unsafe fn free_lazily(&self, at: usize, len: usize) -> Result<(), Errno> {
+        let (stretch, first) = self.of(at);
+        for page in first..first + len / PAGE_SIZE {
+            assert!(stretch.protected.borrow()[page], "a write may be lost");
+            stretch.lazy.borrow_mut()[page] = true;
+            if self.takes_lazily() {
+                self.take(stretch, page);
             }
         }
         self.effect();

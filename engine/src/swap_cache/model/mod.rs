@@ -17,12 +17,12 @@ const WHOLE: Setup = Setup {
     compress: 0,
     mv: true,
     devices: true,
-    lazyfree: 0,
+    lazyfree: false,
 };
 const PART: Setup = Setup { pages: 24, ..WHOLE };
 
 /// What happens in short sequences.
-const EVENTS: [Event; 17] = [
+const EVENTS: [Event; 19] = [
     Event::Write(1, Unit::Pages(1)),
     Event::Read(2, Unit::Pages(4)),
     Event::Write(9, Unit::Whole),
@@ -40,6 +40,8 @@ const EVENTS: [Event; 17] = [
     Event::GoBad(2),
     Event::MoveThereAndBack(1, 3, 1),
     Event::Refuse(Refusal::Busy, 0, 1),
+    Event::Reclaim,
+    Event::OldWrite(1),
 ];
 
 fn run(world: &mut World, events: impl IntoIterator<Item = Event>) {
@@ -88,6 +90,15 @@ fn every_short_sequence_on_pieces() {
 }
 
 #[test]
+fn every_short_sequence_on_pieces_that_stay() {
+    let setup = Setup {
+        lazyfree: true,
+        ..PART
+    };
+    every_sequence(setup, if is_long() { 4 } else { 3 });
+}
+
+#[test]
 fn every_short_sequence_on_a_folio() {
     every_sequence(WHOLE, if is_long() { 3 } else { 2 });
 }
@@ -116,7 +127,7 @@ fn random_event(rng: &mut fastrand::Rng, world: &World, pages: usize) -> Event {
         _ => Unit::Pages(1),
     };
     let end = (page + 1 + rng.usize(..8)).min(pages);
-    match rng.u8(..20) {
+    match rng.u8(..22) {
         0..=3 => Event::Write(page, unit),
         4..=6 => Event::Read(page, unit),
         7 => Event::ReadMany(0, rng.usize(..=pages)),
@@ -137,6 +148,8 @@ fn random_event(rng: &mut fastrand::Rng, world: &World, pages: usize) -> Event {
             false => Event::WriteBack,
         },
         18 => Event::Deactivate,
+        19 => Event::Reclaim,
+        20 => Event::OldWrite(page),
         _ => {
             let why = [Refusal::Busy, Refusal::Again, Refusal::Invalid];
             Event::Refuse(why[rng.usize(..3)], rng.u32(..4), rng.usize(..4))
@@ -162,8 +175,8 @@ fn counted(setup: Setup) -> Vec<&'static str> {
     if setup.devices && setup.compress > 0 {
         names.push("zswpwb");
     }
-    if setup.lazyfree > 0 {
-        names.extend(["lazyfree_hit", "lazyfree_lost"]);
+    if setup.lazyfree && setup.mv {
+        names.extend(["lazyfree_reuse", "lazyfree_lost"]);
     }
     if setup.devices && setup.pages == 512 && setup.mv {
         names.extend([
@@ -196,7 +209,7 @@ fn random_sequences(setup: Setup, sequences: usize) {
 fn random_sequences_on_pieces() {
     for encrypt in [false, true] {
         for compress in [0, 30] {
-            for lazyfree in [0, 60] {
+            for lazyfree in [false, true] {
                 let setup = Setup {
                     encrypt,
                     compress,
@@ -238,11 +251,12 @@ fn random_sequences_without_a_device() {
 
 #[test]
 fn random_sequences_where_nothing_can_be_moved() {
-    for (pages, lazyfree) in [(24, 0), (24, 60), (512, 0)] {
+    for pages in [24, 512] {
         let setup = Setup {
             pages,
             mv: false,
-            lazyfree,
+            // Nothing stays all the same.
+            lazyfree: true,
             ..WHOLE
         };
         random_sequences(setup, 100);

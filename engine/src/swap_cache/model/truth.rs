@@ -18,8 +18,8 @@ pub struct Setup {
     pub mv: bool,
     /// There are two devices, or none.
     pub devices: bool,
-    /// Pages of frames that may stay when what is in them has left.
-    pub lazyfree: i64,
+    /// What has left may stay where it is.
+    pub lazyfree: bool,
 }
 
 /// What a page has in it: this word in three places, and zeros. 0: nothing but zeros.
@@ -164,6 +164,24 @@ impl Scene {
         };
         none(s.compressed, s.present, "compressed and resident");
         none(s.compressed, s.moving, "compressed and moving");
+        let lazy = self.cache.ranges.get(self.pmd).unwrap().lock().lazy;
+        none(
+            lazy,
+            s.present.or(s.compressed).or(s.moving),
+            "lazy and elsewhere",
+        );
+        assert!(
+            lazy.minus(s.swapped).is_empty(),
+            "lazy without a slot: {s:?}"
+        );
+        for page in 0..self.setup.pages {
+            let at = self.pmd.page_addr(page);
+            if self.cache.memory.is_protected(at) {
+                assert!(lazy.has(page), "page {page} is protected: {s:?}");
+            } else if lazy.has(page) {
+                assert_eq!(self.cache.memory.at(at), At::Nothing, "page {page}: {s:?}");
+            }
+        }
         assert!(s.in_frame.is_empty() || s.io == IoState::Filling, "{s:?}");
         assert!(s.io != IoState::Idle || s.moving.is_empty(), "{s:?}");
         assert!(s.entry.is_some() || s.swapped.is_empty(), "{s:?}");
@@ -181,6 +199,8 @@ impl Scene {
         let s = self.snapshot();
         assert_eq!(s.io, IoState::Idle);
         let somewhere = s.present.or(s.swapped).or(s.compressed);
+        self.cache.settle_lazyfree();
+        assert_eq!(self.cache.stats().lazyfree_bytes.get(), 0);
         assert!(somewhere.is_empty(), "{s:?}");
         if let Some(other) = self.cache.ranges.get(Pmd(self.pmd.0 + 1)) {
             let mut g = other.lock();

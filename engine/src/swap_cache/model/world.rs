@@ -37,6 +37,8 @@ pub enum Event {
     Leave(To),
     /// The page's slot can't be read any more.
     GoBad(usize),
+    /// A message of a write comes late.
+    OldWrite(usize),
     /// The program drops pages, and says so.
     Discard(usize, usize),
     /// It drops one by a call that nobody sees.
@@ -50,6 +52,8 @@ pub enum Event {
     SwapOff,
     /// Compressed pages go on to a device.
     WriteBack,
+    /// The kernel takes pages that it may take.
+    Reclaim,
     /// The kernel refuses a move or copy, after so many others and so many pages.
     Refuse(Refusal, u32, usize),
 }
@@ -87,12 +91,12 @@ fn first_of(pages: PageMask, so: bool) -> PageMask {
 }
 
 /// A process's page of its own, with room for everything.
-fn process(lazyfree: i64) -> &'static Proc {
+fn process(lazyfree: bool) -> &'static Proc {
     let page = crate::sys::mem::map_anon(Proc::BYTES).unwrap() as *const Proc;
     // SAFETY: mapped with this size and never unmapped; every bit pattern is valid.
     let page = unsafe { &*page };
     page.limit_pages.store(64 * PMD_NR as i64, Relaxed);
-    page.lazyfree_limit.store(lazyfree, Relaxed);
+    page.lazyfree_limit.store(lazyfree.into(), Relaxed);
     page
 }
 
@@ -228,10 +232,14 @@ impl World {
                 }
             }
             Event::WriteMany(start, end) => {
-                let there = (start..end).filter(|&page| self.at(page) == At::Page);
-                there.for_each(|page| self.write(page));
+                for page in start..end {
+                    if self.waiting.is_none() && self.at(page) == At::Page {
+                        self.touch(page, Unit::Pages(1), true);
+                    }
+                }
             }
             Event::Zero(page) => self.zero(page),
+            Event::OldWrite(page) => self.old_write(page),
             Event::End => self.end(true),
             Event::Fail => self.end(false),
             Event::Deactivate => self.deactivate(),
@@ -248,6 +256,7 @@ impl World {
             Event::WriteBack => {
                 self.cache().begin_write_back();
             }
+            Event::Reclaim => self.cache().memory.reclaim(),
             Event::Refuse(why, calls, after) => {
                 let memory = &self.cache().memory;
                 memory.refusal.set(Some((calls, why, after)));
@@ -256,6 +265,11 @@ impl World {
         self.inner.look_after_death();
         self.inner.look_at_tables();
         self.wake();
+    }
+
+    fn is_protected(&self, page: usize) -> bool {
+        let at = self.inner.pmd.page_addr(page);
+        self.cache().memory.is_protected(at)
     }
 
     fn at(&self, page: usize) -> At {
@@ -293,6 +307,7 @@ impl World {
     fn touch(&mut self, page: usize, unit: Unit, write: bool) {
         for _ in 0..16 {
             match self.at(page) {
+                At::Page if write && self.is_protected(page) => {}
                 At::Page => {
                     if write {
                         self.write(page);
@@ -309,14 +324,27 @@ impl World {
         panic!("page {page} is asked for again and again");
     }
 
+    /// Nobody waits for what comes of it.
+    fn old_write(&mut self, page: usize) {
+        if self.waiting.is_none() {
+            self.fault_on(page, Unit::Pages(1), true, true);
+            self.waiting = None;
+        }
+    }
+
     /// False if the page has to be waited for.
     fn fault(&mut self, page: usize, unit: Unit, write: bool) -> bool {
+        let wp = self.at(page) == At::Page;
+        self.fault_on(page, unit, write, wp)
+    }
+
+    fn fault_on(&mut self, page: usize, unit: Unit, write: bool, wp: bool) -> bool {
         let inner = Rc::clone(&self.inner);
         let cache = &inner.cache;
         let fault = PageFault {
             addr: inner.pmd.page_addr(page),
             write,
-            wp: false,
+            wp,
             tid: 1,
         };
         let zeros = if inner.setup.pages == PMD_NR {
@@ -386,13 +414,15 @@ impl World {
     }
 
     fn zero(&self, page: usize) {
-        if self.at(page) == At::Page {
+        if self.at(page) == At::Page && !self.is_protected(page) {
             self.fill(&mut self.inner.truth.borrow_mut(), page, 0);
         }
     }
 
     fn fill(&self, truth: &mut Truth, page: usize, with: Content) {
         truth.pages[page] = with;
+        let at = self.inner.pmd.page_addr(page);
+        self.cache().memory.was_written(at);
         truth.failed = truth.failed.minus(PageMask::of(page..page + 1));
         for o in WORDS {
             // SAFETY: the page is there.
@@ -521,8 +551,10 @@ impl World {
 
     fn settle(&self) {
         if self.is_settled() {
-            let range = self.cache().ranges.get(self.inner.pmd).unwrap();
-            self.cache().settle(self.inner.pmd, &mut range.lock());
+            let (cache, pmd) = (self.cache(), self.inner.pmd);
+            let mut g = cache.ranges.get(pmd).unwrap().lock();
+            cache.settle(pmd, &mut g);
+            cache.drop_lazy(pmd, &mut g, PageMask::FULL);
         }
     }
 
@@ -549,8 +581,11 @@ impl World {
     fn drop_unseen(&self, page: usize) {
         if self.at(page) == At::Page {
             let at = self.inner.pmd.page_addr(page);
+            let is_lazy = self.is_protected(page);
             self.cache().memory.set(at, PAGE_SIZE, At::Nothing);
-            self.inner.truth.borrow_mut().pages[page] = 0;
+            if !is_lazy {
+                self.inner.truth.borrow_mut().pages[page] = 0;
+            }
         }
     }
 
@@ -652,14 +687,6 @@ impl World {
         self.happen(Event::End);
         self.happen(Event::Settle);
         self.happen(Event::Discard(0, pages));
-        let cache = self.cache();
-        cache.charge.proc().lazyfree_limit.store(0, Relaxed);
-        cache.settle_lazyfree();
-        cache
-            .charge
-            .proc()
-            .lazyfree_limit
-            .store(self.inner.setup.lazyfree, Relaxed);
         self.inner.nothing_is_left(self.charged);
         self.history.clear();
     }
