@@ -65,10 +65,8 @@ impl<M: Memory> SwapCache<M> {
             for run in got.runs() {
                 let (at, len) = (pmd.page_addr(run.start), run.len() * PAGE_SIZE);
                 // SAFETY: they are in their slots, and nobody can have written to them.
-                if unsafe { self.memory.free_lazily(at, len) }.is_err() {
-                    // SAFETY: the same.
-                    let _ = unsafe { self.memory.drop_pages(at, len) };
-                }
+                // What is not freed is there for longer.
+                let _ = unsafe { self.memory.free_lazily(at, len) };
             }
             g.lazy = g.lazy.or(got);
             self.lazyfree.pages.fetch_add(got.count() as i64, Relaxed);
@@ -91,8 +89,9 @@ impl<M: Memory> SwapCache<M> {
     pub fn drop_lazy(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) {
         for run in g.lazy.and(pages).runs() {
             let (at, len) = (pmd.page_addr(run.start), run.len() * PAGE_SIZE);
+            // Locked since: who locks faults them in after this.
             // SAFETY: they are in their slots, and nobody can have written to them.
-            let _ = unsafe { self.memory.drop_pages(at, len) };
+            let _ = unsafe { self.memory.drop_even_locked(at, len) };
         }
         self.not_lazy(g, pages);
     }

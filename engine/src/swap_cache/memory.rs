@@ -61,7 +61,13 @@ pub trait Memory {
     /// Nobody needs what is in them.
     unsafe fn drop_pages(&self, at: usize, len: usize) -> Result<(), Errno>;
 
-    /// The kernel may take the pages of a frame and what is in them, one by one, now or later.
+    /// As `drop_pages`, also where the program has locked them.
+    ///
+    /// # Safety
+    /// As `drop_pages`.
+    unsafe fn drop_even_locked(&self, at: usize, len: usize) -> Result<(), Errno>;
+
+    /// The kernel may take the pages and what is in them, one by one, now or later, unless they are written to.
     ///
     /// # Safety
     /// Nobody relies on what is in them.
@@ -189,6 +195,13 @@ impl Memory for Kernel {
     unsafe fn drop_pages(&self, at: usize, len: usize) -> Result<(), Errno> {
         // SAFETY: the caller's contract.
         unsafe { mem::madvise(at, len, libc::MADV_DONTNEED) }
+    }
+
+    unsafe fn drop_even_locked(&self, at: usize, len: usize) -> Result<(), Errno> {
+        // Since Linux 5.18.
+        const MADV_DONTNEED_LOCKED: i32 = 24;
+        // SAFETY: the caller's contract.
+        unsafe { mem::madvise(at, len, MADV_DONTNEED_LOCKED) }
     }
 
     unsafe fn free_lazily(&self, at: usize, len: usize) -> Result<(), Errno> {

@@ -116,7 +116,7 @@ impl<M: Memory> SwapCache<M> {
     /// What is known of the range, for the decision.
     fn place<'g>(&self, g: &'g mut RangeGuard<'_>, page: usize, way: Way) -> Place<'g> {
         let found = match () {
-            () if g.present.or(g.moving()).has(page) => Found::Memory,
+            () if way == Way::Reuse || g.present.or(g.moving()).has(page) => Found::Memory,
             () if g.swapped.or(g.compressed).has(page) => Found::Swap,
             () => Found::Nowhere,
         };

@@ -368,6 +368,11 @@ impl Memory for Fake {
         Ok(())
     }
 
+    unsafe fn drop_even_locked(&self, at: usize, len: usize) -> Result<(), Errno> {
+        // SAFETY: the caller's contract.
+        unsafe { self.drop_pages(at, len) }
+    }
+
     unsafe fn free_lazily(&self, at: usize, len: usize) -> Result<(), Errno> {
         let (stretch, first) = self.of(at);
         for page in first..first + len / PAGE_SIZE {
