@@ -16,8 +16,8 @@ use super::frames::For;
 use super::plan::Plan;
 use super::{Dir, FillBuffers, Frame, Memory, SwapCache};
 use crate::control::{Control, FILE};
-use crate::mm::{PageMask, Pmd, PAGE_SIZE};
-use crate::policy::List;
+use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR};
+use crate::policy::{List, FILL_MAX};
 use crate::seal::Page;
 use crate::vma::RangeGuard;
 use core::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -118,11 +118,22 @@ impl<M: Memory> SwapCache<M> {
             .set(pages.max(0) as u64 * PAGE_SIZE as u64);
     }
 
-    /// A fault on a lazy page, to be read: the kernel has taken it. Or the message is an old one, and it is there.
+    /// A fault on a lazy page, to be read: the kernel has taken it. Or the message is an old one, and it is there. Others near
+    /// it that the kernel has taken are to come with it.
     pub(super) fn is_lost(&self, pmd: Pmd, g: &mut RangeGuard<'_>, page: usize) {
-        if g.lazy.has(page) {
-            self.stats().lazyfree_lost.inc();
-            self.drop_lazy(pmd, g, PageMask::of(page..page + 1));
+        if !g.lazy.has(page) {
+            return;
+        }
+        self.stats().lazyfree_lost.inc();
+        self.drop_lazy(pmd, g, PageMask::of(page..page + 1));
+        let near = page.saturating_sub(FILL_MAX)..PMD_NR.min(page + FILL_MAX);
+        let near = g.lazy.and(PageMask::of(near));
+        let first = near.runs().next().map(|run| run.start);
+        let end = near.runs().last().map(|run| run.end);
+        let looked = first.zip(end).map(|(first, end)| first..end);
+        let there = looked.and_then(|pages| self.memory.which_are_there(pmd, pages));
+        if let Some(there) = there {
+            self.not_lazy(g, near.minus(there));
         }
     }
 
@@ -165,8 +176,8 @@ impl<M: Memory> SwapCache<M> {
             return false;
         };
         let one = PageMask::of(page..page + 1);
-        let out = self.move_pages(Dir::Out, pmd, frame, one).moved;
-        let back = !out.is_empty() && {
+        let out = self.move_run(Dir::Out, pmd, frame, page, 1).is_ok();
+        let back = out && {
             let at = (self.frames.addr(frame) + page * PAGE_SIZE) as *mut u8;
             // The kernel takes no page that was written to. If it has been quicker there are zeros now, with a byte of it.
             // SAFETY: the frame is ours, and what is missing there the kernel fills with zeros.
@@ -175,7 +186,7 @@ impl<M: Memory> SwapCache<M> {
             let is_there = self.is_copy(pmd, g, page, unsafe { &*(at as *const Page) }, buffers);
             is_there && self.move_run(Dir::In, pmd, frame, page, 1).is_ok()
         };
-        if !out.is_empty() && !back {
+        if out && !back {
             self.frames.drop_pages(frame, one, &self.memory);
         }
         self.frames.put_empty(frame);

@@ -1,9 +1,11 @@
 //! What the swap cache asks of memory: that pages move, are copied, and go. The kernel does it for a program
 //! ([`Kernel`]); the tests have a memory of their own, which knows where each page is and refuses when it is told to.
 
+use crate::mm::{PageMask, Pmd};
 use crate::sys::pagemap::Pagemap;
 use crate::sys::uffd::{Refused, Uffd};
 use crate::sys::{mem, Errno};
+use core::ops::Range;
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 /// Which way pages go.
@@ -87,6 +89,9 @@ pub trait Memory {
 
     /// Whether anything is mapped at these addresses of the program.
     fn is_mapped(&self, at: usize, pages: usize) -> bool;
+
+    /// Which of these pages of a range of the program are there; none where it can't be known.
+    fn which_are_there(&self, pmd: Pmd, pages: Range<usize>) -> Option<PageMask>;
 
     /// Whether one huge page is there; none where it can't be known.
     fn is_huge(&self, at: usize, len: usize) -> Option<bool>;
@@ -222,6 +227,15 @@ impl Memory for Kernel {
 
     fn is_mapped(&self, at: usize, pages: usize) -> bool {
         mem::resident(at, pages).is_ok()
+    }
+
+    fn which_are_there(&self, pmd: Pmd, pages: Range<usize>) -> Option<PageMask> {
+        let resident = mem::resident(pmd.page_addr(pages.start), pages.len()).ok()?;
+        let mut there = PageMask::EMPTY;
+        for (page, _) in pages.zip(resident).filter(|(_, is_there)| *is_there) {
+            there.insert(page);
+        }
+        Some(there)
     }
 
     fn is_huge(&self, at: usize, len: usize) -> Option<bool> {

@@ -3,10 +3,11 @@
 
 use super::super::frames::MAX_FRAMES;
 use super::super::{Dir, Memory, FRAMES};
-use crate::mm::{PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::sys::uffd::Refused;
 use crate::sys::Errno;
 use core::cell::{Cell, RefCell};
+use core::ops::Range;
 use std::rc::Rc;
 
 /// What is at a page's address.
@@ -419,6 +420,14 @@ impl Memory for Fake {
 
     fn is_mapped(&self, _: usize, _: usize) -> bool {
         true
+    }
+
+    fn which_are_there(&self, pmd: Pmd, pages: Range<usize>) -> Option<PageMask> {
+        let mut there = PageMask::EMPTY;
+        for page in pages.filter(|&page| self.at(pmd.page_addr(page)) == At::Page) {
+            there.insert(page);
+        }
+        Some(there)
     }
 
     fn is_huge(&self, at: usize, _: usize) -> Option<bool> {
