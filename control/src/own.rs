@@ -24,8 +24,8 @@ pub struct Proc {
     /// The sweep for which the process is to say in `marks` which slots it may read. The supervisor
     /// writes it.
     pub mark_wanted: AtomicU32,
-    /// Pages that may stay in memory beyond the limit, as long as the kernel has no other use for it (`MADV_FREE`). The
-    /// supervisor writes it.
+    /// Pages that may stay in memory beyond the limit, as long as the kernel has no other use for it (`MADV_FREE`). At 0
+    /// no more come to stay; below it those that do have to go. The supervisor writes it.
     pub lazyfree_limit: AtomicI64,
     /// The last sweep that ended for this process: but for `lent` nobody reads what it has freed. The
     /// supervisor writes these.

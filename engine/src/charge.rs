@@ -123,6 +123,11 @@ impl Charge {
         self.proc().lazyfree_limit.load(Relaxed).max(0) as usize
     }
 
+    /// What stays is not known to be counted by anybody: it must go.
+    pub fn must_drop_lazy(&self) -> bool {
+        self.proc().lazyfree_limit.load(Relaxed) < 0
+    }
+
     /// A fork holds the process below its limit for now.
     pub fn is_capped(&self) -> bool {
         self.proc().fork_cap.load(Acquire) != 0

@@ -320,14 +320,17 @@ impl Outside {
     /// Tells each process whether what leaves may stay, as long as the kernel has no other use for the memory: where the
     /// run's group has some to spare, and its part of that.
     fn share_spare(&self, processes: &Processes, managed: u64) {
-        let of_group = self.shares.map_or(0, |(files, group)| {
-            spare(managed, self.expected(), files, group)
-        });
-        let spare = self.lazyfree_given.unwrap_or(of_group);
+        let of_group = self
+            .shares
+            .map(|(files, group)| spare(managed, self.expected(), files, group));
+        let spare = self.lazyfree_given.or(of_group);
         let all: u64 = processes.present().map(|(_, m)| m.charged() as u64).sum();
         for (_, m) in processes.present() {
-            let part = spare / PAGE_SIZE as u64 * m.charged() as u64 / all.max(1);
-            m.page().lazyfree_limit.store(part as i64, Relaxed);
+            // Only a group that the run has to itself counts what the kernel has not taken.
+            let part = spare.map_or(-1, |spare| {
+                (spare / PAGE_SIZE as u64 * m.charged() as u64 / all.max(1)) as i64
+            });
+            m.page().lazyfree_limit.store(part, Relaxed);
         }
     }
 

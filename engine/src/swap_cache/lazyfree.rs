@@ -108,7 +108,7 @@ impl<M: Memory> SwapCache<M> {
 
     /// Now and then: gives back what may not stay any more, and tells what stays.
     pub fn settle_lazyfree(&self) {
-        if !self.may_stay() {
+        if self.charge.must_drop_lazy() {
             self.drop_all_lazy();
         }
         let pages = self.lazyfree.pages.load(Relaxed);
