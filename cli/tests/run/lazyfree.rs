@@ -21,7 +21,7 @@ fn jumps(above: u64, environment: &[(&str, &str)]) -> Done {
 #[test]
 fn a_group_with_room() {
     let done = jumps(64, &[]);
-    assert!(done.counter("lazyfree_reuse") > 1000, "{done}");
+    assert!(done.counter("lazyfree_reuse") > 100, "{done}");
     assert!(done.counter("pglazyfree") > 1000, "{done}");
 }
 
@@ -36,5 +36,6 @@ fn nothing_to_spare() {
 fn more_than_there_is() {
     let done = jumps(24, &[("HUGESWAP_LAZYFREE", "100M")]);
     assert!(done.counter("lazyfree_reuse") > 100, "{done}");
-    assert!(done.counter("lazyfree_lost") > 100, "{done}");
+    // One fault finds others that are gone near it.
+    assert!(done.counter("lazyfree_lost") > 10, "{done}");
 }
