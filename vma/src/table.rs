@@ -169,6 +169,11 @@ impl RangeGuard<'_> {
         somewhere.or(self.lost).or(self.moving())
     }
 
+    /// A walk goes through it without a fault; unless the kernel has taken some of what is lazy, and then there is one.
+    pub fn is_all_there(&self) -> bool {
+        self.present.or(self.lazy).is_full()
+    }
+
     /// Whole in memory and movable as a whole.
     #[inline]
     pub fn is_whole(&self) -> bool {

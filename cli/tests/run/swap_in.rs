@@ -5,11 +5,20 @@ use std::process::{Command, Output};
 
 use crate::support::{compile, hugeswap, wait_for, Dir, Done, Run, Running};
 
+/// What has left is out: nothing stays in its place.
 fn hints(advice: &str, action: &str, swapin: &str) -> Done {
+    let run = hinted(advice, action, swapin);
+    good(run.env("HUGESWAP_LAZYFREE", "0"))
+}
+
+fn hinted(advice: &str, action: &str, swapin: &str) -> Run {
     let program = compile("hints");
-    let done = Run::new(64, [program.to_str().unwrap(), advice, action])
-        .option(format!("--swapin={swapin}"))
-        .ok();
+    let run = Run::new(64, [program.to_str().unwrap(), advice, action]);
+    run.option(format!("--swapin={swapin}"))
+}
+
+fn good(run: Run) -> Done {
+    let done = run.ok();
     assert_eq!(done.stdout, "ok\n", "{done}");
     done.has_swapped();
     done
@@ -134,6 +143,14 @@ fn what_is_cold_leaves_first() {
 #[test]
 fn what_is_walked_stays_huge() {
     hints("none", "stay", "auto");
+}
+
+/// Where what has left stays in its place a walk passes over it, and goes on behind it as it came.
+#[test]
+fn walks_pass_over_what_stays() {
+    let done = good(hinted("none", "stay", "auto").env("HUGESWAP_LAZYFREE", "100M"));
+    assert!(done.counter("pglazyfree") > 1000, "{done}");
+    assert!(done.counter("hugepages-4kB/swpin") < 10, "{done}");
 }
 
 /// `hugeswap set`, of a run that is going on.

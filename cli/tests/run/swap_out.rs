@@ -132,7 +132,9 @@ fn what_left_in_pieces_is_gathered() {
 
 fn writing(rounds: u32, what: &str, inject: &str) -> Done {
     let program = compile("writing").display().to_string();
-    let mut run = Run::new(64, [program, rounds.to_string(), what.into()]);
+    // What has left is out: nothing stays in its place, to be read without a fault.
+    let mut run =
+        Run::new(64, [program, rounds.to_string(), what.into()]).env("HUGESWAP_LAZYFREE", "0");
     if !inject.is_empty() {
         run = run.env("HUGESWAP_INJECT", inject);
     }

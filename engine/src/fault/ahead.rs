@@ -66,7 +66,7 @@ impl Handler<'_> {
             let Some(r) = self.cache.ranges.get(next) else {
                 return;
             };
-            if r.lock().present.is_full() {
+            if r.lock().is_all_there() {
                 continue;
             }
             window -= 1;

@@ -300,7 +300,7 @@ impl<'e> Handler<'e> {
             let ranges = &self.cache.ranges;
             let resident = |p: Pmd| {
                 let range = ranges.get(p).and_then(Range::try_lock);
-                range.is_some_and(|g| g.present.is_full())
+                range.is_some_and(|g| g.is_all_there())
             };
             let plan = self.cache.fault(
                 f,

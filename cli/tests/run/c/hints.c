@@ -112,7 +112,7 @@ static void stay(void) {
   }
   walk();
   walk();
-  size_t huge = 0, all = 0, n;
+  size_t huge = 0, all = 0, lazy = 0, n;
   unsigned long from = 0, to = 0;
   char line[512];
   FILE *f = fopen("/proc/self/smaps", "r");
@@ -122,8 +122,11 @@ static void stay(void) {
     if (to <= (unsigned long)p || from >= (unsigned long)p + PAGES * PAGE) continue;
     if (sscanf(line, "Rss: %zu", &n) == 1) all += n;
     if (sscanf(line, "AnonHugePages: %zu", &n) == 1) huge += n;
+    if (sscanf(line, "LazyFree: %zu", &n) == 1) lazy += n;
   }
   fclose(f);
+  /* What has left and stays in its place until the kernel takes it is none of them. */
+  all -= lazy;
   if (huge * 10 < all * 8) STOP("%zu of %zu KiB in huge pages", huge, all);
 }
 
