@@ -4,10 +4,11 @@
 //! left since it did (the kernel's refault distance). If that is less than the pages of memory that the pool
 //! takes, the page would still be resident without the pool, and the fault is the pool's fault; if it is more,
 //! the page would have to be read from a device. As long as more time is saved than is lost the pool may grow,
-//! else it shrinks. What comes by many pages at a time is read in little more time than it is decompressed in, but
+//! else it shrinks. What is lost is the time of all faults that find their page in the pool, and of compressing all that
+//! was to go there, measured. What comes by many pages at a time is read in little more time than it is decompressed in, but
 //! was to be compressed before: there the pool loses even where it saves reads.
 
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use hugeswap_mm::PAGE_SIZE;
 
 /// Averages forget: this many pages count as much as all before.
@@ -31,7 +32,7 @@ const STEP: u32 = ONE / 64;
 const LOOK: u32 = 256;
 /// Faults for so many pages at most tell what one takes, others what a page takes.
 const FEW: usize = 4;
-/// What a fault costs beside the handler's work, and what it costs to compress a page, wanted or not.
+/// What a fault costs beside the handler's work, and what a page costs that leaves, beside its being compressed.
 const HAND_OVER_NS: u32 = 5_000;
 const OUT_NS: u32 = 4_000;
 /// What faults are thought to cost before any was measured.
@@ -112,6 +113,8 @@ pub struct Admission {
     saved: Tally,
     /// Pages that were compressed and have left, wanted or not.
     out: AtomicU32,
+    /// Time for compressing since the last look, also what then did not go there.
+    compressing_ns: AtomicU64,
     /// What a fault costs that finds its page in the pool, and one that has to read.
     pool: Cost,
     device: Cost,
@@ -127,6 +130,7 @@ impl Default for Admission {
             lost: Tally::default(),
             saved: Tally::default(),
             out: AtomicU32::new(0),
+            compressing_ns: AtomicU64::new(0),
             pool: Cost::new(POOL_NS),
             device: Cost::new(DEVICE_NS),
         }
@@ -151,8 +155,9 @@ fn mix(average: &AtomicU32, value: u32, n: usize, memory: u64) {
 }
 
 impl Admission {
-    /// Pages that take so many bytes in all were compressed; what did not fit counts as it is.
-    pub fn compressed(&self, pages: usize, bytes: usize) {
+    /// Pages that take so many bytes in all were compressed in so much time; what did not fit counts as it is.
+    pub fn compressed(&self, pages: usize, bytes: usize, ns: u64) {
+        self.compressing_ns.fetch_add(ns, Relaxed);
         if pages > 0 {
             let part = bytes as u64 * u64::from(ONE) / (pages * PAGE_SIZE) as u64;
             mix(&self.size, part.min(ONE.into()) as u32, pages, MEMORY);
@@ -193,7 +198,8 @@ impl Admission {
 
     fn look(&self, fill: Fill) {
         let (lost, saved) = (self.lost.take(), self.saved.take());
-        let out = u64::from(self.out.swap(0, Relaxed)) * u64::from(OUT_NS);
+        let out = u64::from(self.out.swap(0, Relaxed)) * u64::from(OUT_NS)
+            + self.compressing_ns.swap(0, Relaxed);
         let took =
             |cost: &Cost, w: &Wanted| cost.of(w) + u64::from(w.faults) * u64::from(HAND_OVER_NS);
         let lost = took(&self.pool, &lost) + took(&self.pool, &saved) + out;
@@ -275,13 +281,13 @@ mod tests {
     fn what_stays_large_is_left_alone_but_tried() {
         let a = Admission::default();
         for _ in 0..100 {
-            a.compressed(96, 96 * 4000);
+            a.compressed(96, 96 * 4000, 0);
         }
         assert_eq!(admitted(&a), 100);
         assert_eq!(a.most(LIMIT), LEAST_PAGES);
         // And it is wanted.
         for _ in 0..100 {
-            a.compressed(96, 96 * 1000);
+            a.compressed(96, 96 * 1000, 0);
             (0..32).for_each(|_| a.wanted(1, 100_000, EMPTY));
         }
         assert_eq!(admitted(&a), 1600);
@@ -291,11 +297,11 @@ mod tests {
     fn what_goes_there_anyhow_is_compressed_if_anything_comes_of_it() {
         let a = Admission::default();
         let tried = |a: &Admission| (0..1600).filter(|_| a.shrinks()).count();
-        (0..200).for_each(|_| a.compressed(96, 96 * 3500));
+        (0..200).for_each(|_| a.compressed(96, 96 * 3500, 0));
         assert_eq!((tried(&a), admitted(&a)), (1600, 100));
-        (0..200).for_each(|_| a.compressed(96, 96 * 4096));
+        (0..200).for_each(|_| a.compressed(96, 96 * 4096, 0));
         assert_eq!(tried(&a), 100);
-        (0..200).for_each(|_| a.compressed(96, 96 * 1000));
+        (0..200).for_each(|_| a.compressed(96, 96 * 1000, 0));
         assert_eq!(tried(&a), 1600);
     }
 
@@ -343,6 +349,21 @@ mod tests {
         assert_eq!(a.most(LIMIT), LEAST_PAGES);
     }
 
+    /// Half of it saves a read of 40 us, and all of it had to be compressed.
+    #[test]
+    fn what_takes_long_to_compress_has_to_save_more() {
+        let most = |ns: u64| {
+            let a = Admission::default();
+            for _ in 0..2000 {
+                a.compressed(96, 96 * 1000, 96 * ns);
+                want(&a, (0..96).map(|i| if i % 2 == 0 { 100_000 } else { 10 }));
+            }
+            a.most(LIMIT)
+        };
+        assert_eq!(most(2_000), LIMIT as usize / 4 * 3);
+        assert_eq!(most(20_000), LEAST_PAGES);
+    }
+
     #[test]
     fn it_is_of_no_use_before_memory() {
         let a = Admission::default();
@@ -350,7 +371,7 @@ mod tests {
             a.device_took(1, 8_000);
         }
         for _ in 0..500 {
-            a.compressed(96, 96 * 1000);
+            a.compressed(96, 96 * 1000, 0);
             want(&a, (0..96).map(|_| 100_000));
         }
         assert_eq!(a.most(LIMIT), LEAST_PAGES);

@@ -173,13 +173,14 @@ impl<M: Memory> SwapCache<M> {
             }
         }
         let poor = tried - stored.count();
+        let took = now_ns() - start;
         if how != How::AsIs {
-            z.admission.compressed(tried, bytes);
+            z.admission.compressed(tried, bytes, took);
         }
         let stats = self.stats();
         stats.zswap_reject_compress_poor.add(poor as u64);
         stats.zswpout_zstd.add(small);
-        stats.zswpout_ns.add(now_ns() - start);
+        stats.zswpout_ns.add(took);
         stored
     }
 
