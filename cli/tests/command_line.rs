@@ -66,7 +66,7 @@ fn wrong_arguments_get_one_line() {
         ),
         (
             &["bench", "huge-copy", "--footprint", "0"],
-            "hugeswap: --footprint: '0' is not a number of MiB from 1 to 1048576 \
+            "hugeswap: --footprint: a size of zero: give at least one byte, as in 512M \
              (see 'hugeswap bench huge-copy --help')",
         ),
         (

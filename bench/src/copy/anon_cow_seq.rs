@@ -13,9 +13,10 @@ use super::method::{Method, Op};
 use super::plot::{self, Line, Panel};
 use super::probe;
 use super::process::{Child, Shared, Told, CHILDREN};
-use super::region::Region;
+use super::region::{whole_huge_pages, Region};
 use super::stats::{median, paired_ratio, Random};
 use hugeswap_host::out;
+use hugeswap_host::size::Size;
 use hugeswap_mm::PAGE_SIZE;
 use hugeswap_page_copy as copy;
 use std::path::PathBuf;
@@ -30,9 +31,9 @@ pub struct Args {
     /// Order of the huge pages (9 is 2 MiB)
     #[arg(long, default_value_t = 9)]
     order: u8,
-    /// Size of the range in MiB; each child needs as much again
-    #[arg(long, default_value_t = 256)]
-    size: usize,
+    /// Size of the range; each child needs as much again
+    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    size: Size,
     /// Rounds; in each, every method runs once
     #[arg(long, default_value_t = 9)]
     rounds: usize,
@@ -72,7 +73,7 @@ struct Row {
 #[derive(serde::Serialize)]
 struct Report {
     order: u8,
-    size_mib: usize,
+    size_bytes: usize,
     rounds: usize,
     huge_share: Option<f64>,
     cache_share: usize,
@@ -83,7 +84,8 @@ pub fn run(args: Args) -> Result<(), String> {
     if args.children.iter().any(|&n| n == 0 || n > CHILDREN) {
         return Err(format!("children are 1 to {CHILDREN}"));
     }
-    if args.order > 18 || args.size << 20 < PAGE_SIZE << args.order {
+    let size = whole_huge_pages(args.size);
+    if args.order > 18 || size < PAGE_SIZE << args.order {
         return Err("the range must hold one huge page of order 0 to 18".into());
     }
     if args.rounds == 0 {
@@ -91,7 +93,7 @@ pub fn run(args: Args) -> Result<(), String> {
     }
     let clock = Clock::calibrate();
     let cpu = copy::init();
-    let range = Region::populated(args.size << 20)?;
+    let range = Region::populated(size)?;
     let huge_share = range.huge_share();
     let mut rows = Vec::new();
     for &children in &args.children {
@@ -99,7 +101,7 @@ pub fn run(args: Args) -> Result<(), String> {
     }
     let report = Report {
         order: args.order,
-        size_mib: args.size,
+        size_bytes: size,
         rounds: args.rounds,
         huge_share,
         cache_share: cpu.cache_share,
@@ -168,7 +170,8 @@ fn measure(args: &Args, clock: Clock, range: &Region, children: usize) -> Result
 fn managed(args: &Args, children: usize) -> Result<Told, String> {
     let this = std::env::current_exe().map_err(|e| format!("this program: {e}"))?;
     // For each process its own copy, and what they share.
-    let memory = args.size * (2 * children + 2) + 256;
+    let size = whole_huge_pages(args.size);
+    let memory = (size >> 20) * (2 * children + 2) + 256;
     let mut c = Command::new(&this);
     c.args([
         "run",
@@ -189,7 +192,7 @@ fn managed(args: &Args, children: usize) -> Result<Told, String> {
     ])
     .args(["-n", &children.to_string()])
     .args(["--order", &args.order.to_string()])
-    .args(["--size", &args.size.to_string()])
+    .args(["--size", &size.to_string()])
     .stderr(Stdio::inherit());
     let done = c.output().map_err(|e| format!("{}: {e}", this.display()))?;
     if !done.status.success() {
@@ -201,7 +204,7 @@ fn managed(args: &Args, children: usize) -> Result<Told, String> {
         .as_f64()
         .ok_or("it said nothing")?;
     Ok(Told {
-        total_ns: ((args.size << 20) * children) as f64 / gb_s,
+        total_ns: (size * children) as f64 / gb_s,
         ..Told::default()
     })
 }
@@ -286,7 +289,7 @@ fn print(report: &Report) {
     outln!(
         "anon-cow-seq: {} MiB in pages of {} KiB, {} rounds, {:.0} % in huge pages, \
          cache share {} KiB",
-        report.size_mib,
+        report.size_bytes >> 20,
         4usize << report.order,
         report.rounds,
         report.huge_share.unwrap_or(0.0) * 100.0,

@@ -4,10 +4,11 @@
 use super::clock::{Clock, Tick};
 use super::method::{Method, Op};
 use super::plot::{self, Line, Panel};
-use super::region::Region;
+use super::region::{whole_huge_pages, Region};
 use super::stats::{median, paired_ratio, Random};
 use super::{probe, process};
 use hugeswap_host::out;
+use hugeswap_host::size::Size;
 use hugeswap_mm::{PAGE_SIZE, PMD_ORDER};
 use hugeswap_page_copy::{self as copy, Isa};
 use std::path::PathBuf;
@@ -24,9 +25,9 @@ pub struct Args {
     /// Processes in all: 0 to N-1 others press on the cache
     #[arg(long, short = 'n', default_value_t = 4)]
     processes: usize,
-    /// Memory to take source and destination pages from, each, in MiB
-    #[arg(long, default_value_t = 512, value_parser = mebibytes)]
-    footprint: usize,
+    /// Memory to take source and destination pages from, each
+    #[arg(long, value_name = "SIZE", default_value = "512M")]
+    footprint: Size,
     /// Rounds; in each, every method works on a batch of pages
     #[arg(long, default_value_t = 41)]
     rounds: usize,
@@ -46,13 +47,6 @@ pub struct Args {
 }
 
 /// A terabyte at most.
-fn mebibytes(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(n) if (1..=1 << 20).contains(&n) => Ok(n),
-        _ => Err(format!("'{text}' is not a number of MiB from 1 to 1048576")),
-    }
-}
-
 fn parse_isa(name: &str) -> Result<Isa, String> {
     Isa::from_name(name).ok_or_else(|| "no such instruction set".to_string())
 }
@@ -116,7 +110,7 @@ struct Report {
     op: &'static str,
     isa: &'static str,
     rounds: usize,
-    footprint_mib: usize,
+    footprint_bytes: usize,
     huge_share: Option<f64>,
     cache_share: usize,
     rows: Vec<Row>,
@@ -135,7 +129,7 @@ pub fn run(args: Args) -> Result<(), String> {
     let clock = Clock::calibrate();
     let cpu = copy::init();
     let largest = args.order.iter().max().map_or(0, |&o| PAGE_SIZE << o);
-    let bytes = (args.footprint << 20).max(4 * largest);
+    let bytes = whole_huge_pages(args.footprint).max(4 * largest);
     let mut rows = Vec::new();
     let mut huge_share = None;
     for pressure in 0..args.processes {
@@ -158,7 +152,7 @@ pub fn run(args: Args) -> Result<(), String> {
         op: args.op.name(),
         isa: args.isa.unwrap_or(cpu.isa).name(),
         rounds: args.rounds,
-        footprint_mib: bytes >> 20,
+        footprint_bytes: bytes,
         huge_share,
         cache_share: cpu.cache_share,
         rows,
@@ -309,7 +303,7 @@ fn print(report: &Report) {
         report.op,
         report.isa,
         report.rounds,
-        report.footprint_mib,
+        report.footprint_bytes >> 20,
         report.huge_share.unwrap_or(0.0) * 100.0,
         report.cache_share >> 10
     );

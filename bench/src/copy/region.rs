@@ -1,6 +1,12 @@
 //! Memory of huge pages for the benchmarks.
 
+use hugeswap_host::size::Size;
 use hugeswap_mm::PMD_SIZE;
+
+/// Bytes of the huge pages that hold so much.
+pub fn whole_huge_pages(size: Size) -> usize {
+    size.bytes().div_ceil(PMD_SIZE as u64) as usize * PMD_SIZE
+}
 
 /// A populated private anonymous mapping, aligned to huge pages and advised to
 /// consist of them.
