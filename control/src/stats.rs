@@ -157,7 +157,7 @@ counters! {
     pglazyfree: Sum,
     /// Bytes that are so now, unless the kernel has taken them; not part of `resident_bytes`.
     lazyfree_bytes: Now,
-    /// Writes to such pages, which made them the program's again. Reads are no faults.
+    /// Such pages that the program wrote to, or comes to next with a walk that writes: its own again. Reads are no faults.
     lazyfree_reuse: Sum,
     /// Faults on such pages that the kernel had taken.
     lazyfree_lost: Sum,

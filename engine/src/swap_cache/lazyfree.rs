@@ -17,7 +17,7 @@ use super::plan::Plan;
 use super::{Dir, FillBuffers, Frame, Memory, SwapCache};
 use crate::control::{Control, FILE};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR};
-use crate::policy::{List, FILL_MAX};
+use crate::policy::{List, Unit, FILL_MAX};
 use crate::seal::Page;
 use crate::vma::RangeGuard;
 use core::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -27,6 +27,15 @@ pub(super) struct LazyFree {
     pages: AtomicI64,
     /// All slots are on disks. In memory in place of one a read takes no longer.
     pays: bool,
+}
+
+/// What came of lazy pages that are written to.
+#[derive(Default)]
+struct Reused {
+    /// These are the program's again.
+    back: PageMask,
+    /// The kernel has taken these, or they could not be put back: they are in their slots only.
+    lost: PageMask,
 }
 
 impl LazyFree {
@@ -137,60 +146,80 @@ impl<M: Memory> SwapCache<M> {
         }
     }
 
-    /// A write to a lazy page: it is the program's again, or gone.
+    /// A write to a lazy page: it is the program's again, or gone. With it come neighbours that are lazy too: as many as `unit`
+    /// says, for a walk that writes.
     pub(super) fn reuse(
         &self,
         pmd: Pmd,
         g: &mut RangeGuard<'_>,
         page: usize,
+        unit: Unit,
         buffers: &mut FillBuffers,
     ) -> Plan {
-        if !self.charge_for_fault(1) {
+        let pages = unit.of(g.lazy, page);
+        if !self.charge_for_fault(pages.count()) {
             return Plan::NeedRoom;
         }
-        let one = PageMask::of(page..page + 1);
-        if self.take_back(pmd, g, page, buffers) {
-            self.not_lazy(g, one);
+        let Reused { back, lost } = self.take_back(pmd, g, pages, buffers);
+        self.charge.uncharge(pages.minus(back).count());
+        self.not_lazy(g, back.or(lost));
+        self.stats().lazyfree_reuse.add(back.count() as u64);
+        if !back.is_empty() {
             g.belongs_to(List::Main);
             g.credit.earn(page);
-            self.became_present(pmd, g, one);
-            self.stats().lazyfree_reuse.inc();
-        } else {
-            self.charge.uncharge(1);
-            self.drop_lazy(pmd, g, one);
+            self.became_present(pmd, g, back);
+        }
+        if !back.has(page) {
+            self.drop_lazy(pmd, g, PageMask::of(page..page + 1));
             self.memory.wake(pmd.page_addr(page), PAGE_SIZE);
         }
         Plan::Served
     }
 
-    /// Makes a lazy page one that the kernel may not take, by way of a frame. False where that can't be, or it has been
-    /// taken before.
+    /// Makes lazy pages ones that the kernel may not take, by way of a frame. What can't be moved is what it was.
     fn take_back(
         &self,
         pmd: Pmd,
         g: &RangeGuard<'_>,
-        page: usize,
+        pages: PageMask,
         buffers: &mut FillBuffers,
-    ) -> bool {
+    ) -> Reused {
         let Some(frame) = self.frames.take_empty(For::Pieces) else {
-            return false;
+            return Reused::default();
         };
-        let one = PageMask::of(page..page + 1);
-        let out = self.move_run(Dir::Out, pmd, frame, page, 1).is_ok();
-        let back = out && {
+        let out = self.move_pages(Dir::Out, pmd, frame, pages);
+        let kept = self.keep(pmd, g, frame, out.moved, buffers);
+        let back = self.move_pages(Dir::In, pmd, frame, kept).moved;
+        let lost = out.moved.minus(back);
+        self.frames.drop_pages(frame, lost, &self.memory);
+        self.frames.put_empty(frame);
+        Reused {
+            back,
+            lost: lost.or(out.holes),
+        }
+    }
+
+    /// Writes to pages in the frame, so that the kernel takes them no more. Those that it has not taken before.
+    fn keep(
+        &self,
+        pmd: Pmd,
+        g: &RangeGuard<'_>,
+        frame: Frame,
+        pages: PageMask,
+        buffers: &mut FillBuffers,
+    ) -> PageMask {
+        let mut kept = PageMask::EMPTY;
+        for page in pages.runs().flatten() {
             let at = (self.frames.addr(frame) + page * PAGE_SIZE) as *mut u8;
-            // The kernel takes no page that was written to. If it has been quicker there are zeros now, with a byte of it.
+            // If the kernel has been quicker there are zeros now, with a byte of it.
             // SAFETY: the frame is ours, and what is missing there the kernel fills with zeros.
             unsafe { at.write_volatile(at.read_volatile()) };
             // SAFETY: the same.
-            let is_there = self.is_copy(pmd, g, page, unsafe { &*(at as *const Page) }, buffers);
-            is_there && self.move_run(Dir::In, pmd, frame, page, 1).is_ok()
-        };
-        if out && !back {
-            self.frames.drop_pages(frame, one, &self.memory);
+            if self.is_copy(pmd, g, page, unsafe { &*(at as *const Page) }, buffers) {
+                kept.insert(page);
+            }
         }
-        self.frames.put_empty(frame);
-        back
+        kept
     }
 
     /// Whether that is what the page's slot has.

@@ -58,7 +58,7 @@ impl<M: Memory> SwapCache<M> {
                 self.begin_read(pmd, &mut g, page, unit, frame, buffers)
             }
             Way::Read => self.begin_read(pmd, &mut g, page, unit, frame, buffers),
-            Way::Reuse => self.reuse(pmd, &mut g, page, buffers),
+            Way::Reuse => self.reuse(pmd, &mut g, page, unit, buffers),
             Way::Recheck => self.recheck(pmd, &g, page, f.wp),
             Way::Poison => {
                 // A message from before the page was poisoned, or the program dropped the marker by a
@@ -122,7 +122,7 @@ impl<M: Memory> SwapCache<M> {
         };
         let (present, hints) = (g.present, g.hints);
         let source = match way {
-            Way::Rescue | Way::CopyBack => Source::Frame,
+            Way::Rescue | Way::CopyBack | Way::Reuse => Source::Frame,
             Way::Read if g.salvage => Source::Given,
             Way::Read | Way::ReadBeside | Way::Decompress => {
                 let soon = soon(self.charge.limit());
@@ -132,9 +132,7 @@ impl<M: Memory> SwapCache<M> {
                     left_lately,
                 })
             }
-            Way::Wait | Way::MapAhead | Way::Reuse | Way::Recheck | Way::Poison | Way::New => {
-                Source::Given
-            }
+            Way::Wait | Way::MapAhead | Way::Recheck | Way::Poison | Way::New => Source::Given,
         };
         Place {
             found,
