@@ -46,7 +46,6 @@ pub struct Args {
     plot: Option<PathBuf>,
 }
 
-/// A terabyte at most.
 fn parse_isa(name: &str) -> Result<Isa, String> {
     Isa::from_name(name).ok_or_else(|| "no such instruction set".to_string())
 }

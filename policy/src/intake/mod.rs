@@ -68,7 +68,7 @@ pub enum Found {
 pub enum Source<'g> {
     /// Nothing: it comes as it is, or is waited for.
     Given,
-    /// What is in memory and was taken from the program, all or some of it.
+    /// What is in memory and is to be the program's again, all or some of it.
     Frame,
     /// What has to be read or decompressed, all or some of it.
     Swap(Miss<'g>),
