@@ -2,12 +2,14 @@
 //!
 //! Memory that the pool takes is missing elsewhere. A page is wanted again at an age: the number of pages that
 //! left since it did (the kernel's refault distance). If that is less than the pages of memory that the pool
-//! takes, the page would still be resident without the pool, and the fault is the pool's fault; if it is more,
+//! takes, the page would still be resident without the pool, and the fault is the pool's fault. So it is with an age
+//! that is more, if no more of those that left since are still away ([`Ages`]); else
 //! the page would have to be read from a device. As long as more time is saved than is lost the pool may grow,
 //! else it shrinks. What is lost is the time of all faults that find their page in the pool, and of compressing all that
 //! was to go there, measured. What comes by many pages at a time is read in little more time than it is decompressed in, but
 //! was to be compressed before: there the pool loses even where it saves reads.
 
+use crate::ages::Ages;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use hugeswap_mm::PAGE_SIZE;
 
@@ -106,6 +108,10 @@ pub struct Admission {
     /// How much of what left the pool was wanted.
     useful: AtomicU32,
     asked: AtomicU32,
+    /// At which ages pages were wanted.
+    ages: Ages,
+    /// What is no older would be resident without the pool.
+    horizon: AtomicU32,
     /// Of the limit.
     share: AtomicU32,
     /// Faults since the last look, on pages that would be resident without the pool, and on others.
@@ -126,6 +132,8 @@ impl Default for Admission {
             size: AtomicU32::new(ONE / 2),
             useful: AtomicU32::new(ONE),
             asked: AtomicU32::new(0),
+            ages: Ages::default(),
+            horizon: AtomicU32::new(0),
             share: AtomicU32::new(LEAST),
             lost: Tally::default(),
             saved: Tally::default(),
@@ -167,7 +175,8 @@ impl Admission {
     /// A fault on a page of that age took so many pages out of the pool.
     pub fn wanted(&self, pages: usize, age: u32, fill: Fill) {
         mix(&self.useful, ONE, pages, MEMORY);
-        let lost = (age as usize) < fill.pages;
+        self.ages.came_back(age, pages);
+        let lost = age < self.horizon.load(Relaxed).max(fill.pages as u32);
         let which = if lost { &self.lost } else { &self.saved };
         which.add(pages);
         self.out.fetch_add(pages as u32, Relaxed);
@@ -179,6 +188,7 @@ impl Admission {
     /// So many pages left the pool for a device.
     pub fn written_back(&self, pages: usize) {
         self.out.fetch_add(pages as u32, Relaxed);
+        self.ages.stayed_away(pages);
         mix(&self.useful, 0, pages, MEMORY);
     }
 
@@ -197,6 +207,9 @@ impl Admission {
     }
 
     fn look(&self, fill: Fill) {
+        let horizon = self.ages.until_away(fill.pages as u64);
+        self.horizon.store(horizon, Relaxed);
+        self.ages.forget();
         let (lost, saved) = (self.lost.take(), self.saved.take());
         let out = u64::from(self.out.swap(0, Relaxed)) * u64::from(OUT_NS)
             + self.compressing_ns.swap(0, Relaxed);
