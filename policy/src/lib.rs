@@ -14,7 +14,7 @@
 //! | who copies a folio that is shared since a fork: the kernel page by page, or we as a whole? | [`shared`] |
 //! | how much is kept free? | [`Walking`] |
 //! | does what leaves go to compressed memory, and how much of the limit may that take? | [`Admission`] |
-//! | would a page that comes back still be there, with more memory? | [ages] |
+//! | would a page that comes back still be there, with more memory? | `ages` |
 #![forbid(unsafe_code)]
 
 mod admission;
