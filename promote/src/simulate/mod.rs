@@ -214,4 +214,13 @@ mod tests {
         let both = rounds[0].seconds + rounds[1].seconds;
         assert!((both / 40.0 - 1.0).abs() < 0.05, "{both}");
     }
+
+    /// A table of another machine, with nothing fitted to it.
+    #[test]
+    fn another_machine_comes_out_nearly() {
+        let trace = Trace::parse(include_str!("../../traces/another-machine.trace")).unwrap();
+        let rounds = trace.run();
+        let off = |round: usize, measured: f64| (rounds[round].seconds / measured - 1.0).abs();
+        assert!(off(0, 3.3) < 0.15 && off(1, 0.48) < 0.1, "{rounds:?}");
+    }
 }
