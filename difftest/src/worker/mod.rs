@@ -81,6 +81,7 @@ fn set_up(args: &Args, dir: &Path) -> World {
         file,
         direct,
         children: Vec::new(),
+        has_killed: false,
         disturbed: args.disturb,
         starting: sys::shared_count(dir),
         depth: 0,

@@ -49,6 +49,7 @@ fn become_child(w: &mut World, shadow_fd: i32) {
     sys::close(w.shadow_fd);
     w.shadow_fd = shadow_fd;
     w.children.clear();
+    w.has_killed = false;
     w.depth += 1;
     if !w.shadow().become_child() {
         // SAFETY: ends the process.
@@ -250,7 +251,9 @@ fn reap(w: &mut World, pid: i32, status: i32) {
     // A program that was started by a child that was killed: nobody reads what it writes. And before it is
     // a program it has the memory of that child, whose engine is gone.
     let lost = || w.starting.load(Relaxed) > 0 && by(libc::SIGBUS);
-    let stray = known.is_none() && (by(libc::SIGPIPE) || lost());
+    // A child that was killed may have killed one of its own just before.
+    let orphan = || w.has_killed && by(libc::SIGKILL);
+    let stray = known.is_none() && (by(libc::SIGPIPE) || lost() || orphan());
     let killed = killed || w.disturbed;
     if status == 0 || killed && by(libc::SIGKILL) || stray {
         return;
@@ -281,6 +284,7 @@ pub fn kill(w: &mut World, r: &mut Rng) {
     }
     let i = r.below(w.children.len());
     w.children[i].killed = true;
+    w.has_killed = true;
     // SAFETY: no memory is passed.
     unsafe { libc::kill(w.children[i].pid, libc::SIGKILL) };
     wait_for_one(w);

@@ -26,6 +26,8 @@ pub struct World {
     pub file: i32,
     pub direct: i32,
     pub children: Vec<Child>,
+    /// This process has killed some of its children.
+    pub has_killed: bool,
     /// The driver kills children, too.
     pub disturbed: bool,
     /// How many processes are about to start a program, or were killed there. Shared by all.
