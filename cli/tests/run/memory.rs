@@ -6,7 +6,7 @@ use hugeswap_host::cgroup::{Group, Limits, Swap};
 
 use crate::support::{compile, hugeswap, long, machine, Dir, Done, Run};
 
-/// Random sequences on data of ten times the limit; what fails is shrunk and told.
+/// Random sequences on more data than the limit; what fails is shrunk and told.
 #[derive(Default)]
 struct Sequences<'a> {
     seed: u64,
@@ -15,12 +15,14 @@ struct Sequences<'a> {
     without: &'a str,
     options: &'a [&'a str],
     envs: &'a [(&'a str, &'a str)],
-    /// The run has a group of its own, with so many MiB more than its limit; and there is so much data.
-    group: Option<(u64, u64)>,
+    /// The run has a group of its own, with so many MiB more than its limit.
+    above: Option<u64>,
 }
 
 /// MiB that the run may have resident.
 const LIMIT: u64 = 64;
+/// MiB of data in such a group, where their shadow has to fit as well; elsewhere there are 640.
+const DATA_IN_GROUP: u64 = 256;
 
 impl Sequences<'_> {
     /// Gives the run's counters.
@@ -40,8 +42,8 @@ impl Sequences<'_> {
         } else {
             c.args(["--sequences", &self.count.to_string()]);
         }
-        let group = self.group.map(|(above, data)| {
-            c.args(["--data", &data.to_string()]);
+        let group = self.above.map(|above| {
+            c.args(["--data", &DATA_IN_GROUP.to_string()]);
             let limits = Limits {
                 memory: (LIMIT + above) << 20,
                 swap: Swap::None,
@@ -63,6 +65,8 @@ impl Sequences<'_> {
         let output = c.envs(self.envs.iter().copied()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{c:?}\n{said}");
+        let killed = group.map(|g| g.usage().oom_kills);
+        assert_eq!(killed.unwrap_or(0), 0, "{c:?}");
         let counters = std::fs::read(&stats).map_or_else(
             |_| serde_json::Value::Null,
             |text| {
@@ -154,8 +158,7 @@ fn sequences_without_move_that_pin() {
     );
 }
 
-/// What has left stays in a group that has some memory to spare and is full for it, and the kernel takes it back. The
-/// shadow, which is a file, has to fit there as well. (Direct I/O is left out for a fault of Linux's: docs/testing.md.)
+/// What has left stays in a group that has some memory to spare and is full for it, and the kernel takes it back. (Direct I/O is left out for a fault of Linux's: docs/testing.md.)
 #[test]
 fn sequences_in_a_full_group() {
     let sequences = Sequences {
@@ -163,7 +166,7 @@ fn sequences_in_a_full_group() {
         count: 300,
         without: "direct,uring",
         options: &["--swap", "/var/tmp"],
-        group: Some((64, 256)),
+        above: Some(64),
         ..Sequences::default()
     };
     let counters = sequences.run();
