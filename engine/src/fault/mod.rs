@@ -37,6 +37,18 @@ use transfer::{Read, To, Transfer, DEPTH, GATHERS};
 /// `Spin::was_taken` minds: a switch that is not looked at now would be taken for one in the host's next pause.)
 const PAUSED_NS: u64 = 20_000;
 
+/// Memory of the handler's own that was not used for so long is given back.
+const REST_NS: u64 = 1_000_000_000;
+const REST: libc::timespec = libc::timespec {
+    tv_sec: 1,
+    tv_nsec: 1_000_000,
+};
+/// Requests that could not be handed in are tried again after that.
+const MOMENT: libc::timespec = libc::timespec {
+    tv_sec: 0,
+    tv_nsec: 1_000_000,
+};
+
 /// The fault handler's own state; one thread uses it.
 pub struct Handler<'e> {
     cache: &'e SwapCache,
@@ -53,6 +65,8 @@ pub struct Handler<'e> {
     switches: Switches,
     crowd: Crowd,
     colocation: Colocation<'e>,
+    /// When memory of its own was last given back.
+    rested_ns: u64,
     /// The connection with the supervisor, which wakes this thread too.
     link: i32,
     /// Where faults are written down, if they are.
@@ -114,6 +128,7 @@ impl<'e> Handler<'e> {
             switches: Switches::default(),
             crowd: Crowd::new(),
             colocation: Colocation::new(kick),
+            rested_ns: 0,
             link: -1,
             record: None,
         })
@@ -141,7 +156,12 @@ impl<'e> Handler<'e> {
     /// the engine's own doorbell pages.
     /// True when something has come by the link.
     pub fn turn(&mut self, other: &mut dyn FnMut(&mut Self, &PageFault) -> bool) -> bool {
-        self.crowd.look(now_ns(), self.kick);
+        let now = now_ns();
+        self.crowd.look(now, self.kick);
+        if now - self.rested_ns > REST_NS {
+            self.rested_ns = now;
+            self.rest();
+        }
         !self.look(other) && !self.look_again(other) && self.sleep()
     }
 
@@ -231,10 +251,22 @@ impl<'e> Handler<'e> {
     pub fn end(mut self) {
         self.drain();
         self.flush_record();
-        let gathers = self.gathers.iter().map(Gather::touched);
-        let own = self.buffers.touched() + gathers.sum::<usize>();
+        let own = self.own_pages();
         self.crowd.leave();
         self.cache.uncharge_own(own);
+    }
+
+    /// Memory of the handler's own that has not been used for a while is the program's again.
+    fn rest(&mut self) {
+        let gathers = self.gathers.iter_mut().map(Gather::rest);
+        let pages = self.buffers.rest() + gathers.sum::<usize>();
+        self.cache.uncharge_own(pages);
+    }
+
+    /// Pages of memory of its own that are charged.
+    fn own_pages(&self) -> usize {
+        let gathers = self.gathers.iter().map(Gather::touched);
+        self.buffers.touched() + gathers.sum::<usize>()
     }
 
     fn flush_record(&mut self) {
@@ -260,11 +292,12 @@ impl<'e> Handler<'e> {
             fds[n].fd = fd;
             n += 1;
         }
-        let moment = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 1_000_000,
+        let at_most = match behind {
+            true => Some(MOMENT),
+            // To give it back.
+            false => (self.own_pages() > 0).then_some(REST),
         };
-        fd::wait_readable(&mut fds[..n], behind.then_some(moment));
+        fd::wait_readable(&mut fds[..n], at_most);
         self.spin.lasted(wait, now_ns() - self.waits_since_ns);
         fds[1].revents != 0
     }

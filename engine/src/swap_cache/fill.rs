@@ -12,8 +12,10 @@ pub struct FillBuffers {
     base: *mut u8,
     free: [u8; Self::COUNT],
     len: usize,
-    /// Pages of each that were ever used, and so are charged.
+    /// Pages of each that were used, and so are charged.
     touched: [u8; Self::COUNT],
+    /// Those that were used since the last `rest`, as bits.
+    used: u32,
 }
 
 // SAFETY: the memory is used by the thread that owns the buffers only.
@@ -29,6 +31,7 @@ impl FillBuffers {
             free: core::array::from_fn(|i| i as u8),
             len: Self::COUNT,
             touched: [0; Self::COUNT],
+            used: 0,
         })
     }
     pub fn addr(&self, i: u32) -> *mut u8 {
@@ -58,6 +61,7 @@ impl FillBuffers {
     }
     /// Notes that `n` pages of the buffer are used; returns how many of them for the first time.
     fn touch(&mut self, i: u32, n: usize) -> usize {
+        self.used |= 1 << (i as usize % Self::COUNT);
         let t = &mut self.touched[i as usize % Self::COUNT];
         let new = n.saturating_sub(usize::from(*t));
         *t += new as u8;
@@ -66,6 +70,24 @@ impl FillBuffers {
     /// Pages that are charged.
     pub fn touched(&self) -> usize {
         self.touched.iter().map(|&n| usize::from(n)).sum()
+    }
+    /// Gives the memory of those back that were not used since the last time. How many pages that is.
+    pub fn rest(&mut self) -> usize {
+        let used = core::mem::take(&mut self.used);
+        let mut pages = 0;
+        for &i in &self.free[..self.len] {
+            let n = usize::from(self.touched[usize::from(i)]);
+            if n == 0 || used >> i & 1 != 0 {
+                continue;
+            }
+            let at = self.addr(i.into()) as usize;
+            // SAFETY: memory of this thread's, and of no transfer.
+            if unsafe { mem::madvise(at, n * PAGE_SIZE, libc::MADV_DONTNEED) }.is_ok() {
+                self.touched[usize::from(i)] = 0;
+                pages += n;
+            }
+        }
+        pages
     }
     fn put(&mut self, i: u32) {
         if self.len < Self::COUNT {
@@ -217,5 +239,37 @@ impl<M: Memory> SwapCache<M> {
         if wake {
             self.memory.wake(pmd.addr(), PMD_SIZE);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_that_nobody_uses_give_their_memory_back() {
+        let mut b = FillBuffers::new().unwrap();
+        assert_eq!(b.rest(), 0);
+        let (one, other) = (b.take().unwrap(), b.take().unwrap());
+        assert_eq!(
+            (b.touch(one, 3), b.touch(other, 5), b.touch(other, 2)),
+            (3, 5, 0)
+        );
+        // SAFETY: inside of the buffer.
+        unsafe { b.addr(other).write(7) };
+        // Both are in use, and `one` is all the time.
+        assert_eq!((b.rest(), b.rest()), (0, 0));
+        b.put(other);
+        assert_eq!((b.rest(), b.touched()), (5, 3));
+        // SAFETY: the same.
+        assert_eq!(unsafe { b.addr(other).read() }, 0);
+        b.put(one);
+        // What is used now and then stays, and what is not comes back charged.
+        let again = b.take().unwrap();
+        assert_eq!((again, b.touch(again, 1)), (one, 0));
+        b.put(again);
+        assert_eq!((b.rest(), b.rest(), b.touched()), (0, 3, 0));
+        let again = b.take().unwrap();
+        assert_eq!(b.touch(again, 2), 2);
     }
 }

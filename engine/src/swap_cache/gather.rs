@@ -17,8 +17,10 @@ const PAGE_BITS: u32 = PMD_NR.ilog2();
 /// Memory of 2 MiB for one such read at a time.
 pub struct Gather {
     base: usize,
-    /// Pages of it that were ever used, and so are charged.
+    /// Pages of it that were used, and so are charged.
     touched: usize,
+    /// Something was read by way of it since the last `rest`.
+    used: bool,
     /// The transfer that has it now.
     of: Option<usize>,
     /// Where its pages belong, and which they are.
@@ -128,6 +130,7 @@ impl Gather {
         Ok(Gather {
             base: mem::map_threads_own(PMD_SIZE)? as usize,
             touched: 0,
+            used: false,
             of: None,
             to: Source::frame(0),
             pages: PageMask::EMPTY,
@@ -144,6 +147,19 @@ impl Gather {
         self.touched
     }
 
+    /// Gives the memory back where nothing was read by way of it since the last time. How many pages that is.
+    pub fn rest(&mut self) -> usize {
+        let used = core::mem::take(&mut self.used);
+        if used || !self.is_free() || self.touched == 0 {
+            return 0;
+        }
+        // SAFETY: memory of this thread's, and of no transfer.
+        match unsafe { mem::madvise(self.base, self.touched * PAGE_SIZE, libc::MADV_DONTNEED) } {
+            Ok(()) => core::mem::take(&mut self.touched),
+            Err(_) => 0,
+        }
+    }
+
     /// Begins what is planned for a transfer. Where the pages belong is nobody else's until `end`. Returns how
     /// many pages of our memory are used for the first time.
     pub fn begin(&mut self, transfer: usize, to: Source, plan: &Plan) -> usize {
@@ -157,6 +173,7 @@ impl Gather {
             end = run.at + run.nr;
         }
         self.of = Some(transfer);
+        self.used = true;
         (self.to, self.pages) = (to, plan.pages);
         let new = end.saturating_sub(self.touched);
         self.touched += new;
@@ -296,5 +313,30 @@ mod tests {
         assert_eq!(gather.begin(1, Source::frame(at), &plan), 0);
         gather.end(1, false);
         assert!(frame.iter().all(|&b| b == 0));
+    }
+
+    #[test]
+    fn gives_back_what_nobody_uses() {
+        let slots = table(in_batches);
+        let mut frame = vec![0u8; PMD_NR * PAGE_SIZE];
+        let at = frame.as_mut_ptr() as usize;
+        let mut gather = Gather::new().unwrap();
+        assert_eq!(gather.rest(), 0);
+        let plan = Plan::of(pieces(&slots, PageMask::FULL)).unwrap();
+        let new = gather.begin(4, Source::frame(at), &plan);
+        let run = plan.runs().next().unwrap();
+        // SAFETY: inside of the gather's memory.
+        unsafe { gather.addr(&run).write(7) };
+        // It has just been used, and then it is in use.
+        assert_eq!((gather.rest(), gather.rest()), (0, 0));
+        gather.end(4, false);
+        assert_eq!(gather.rest(), new);
+        assert_eq!((gather.touched(), gather.rest()), (0, 0));
+        // SAFETY: the same.
+        assert_eq!(unsafe { gather.addr(&run).read() }, 0);
+        // It is charged again.
+        assert_eq!(gather.begin(5, Source::frame(at), &plan), new);
+        gather.end(5, false);
+        assert_eq!((gather.rest(), gather.rest()), (0, new));
     }
 }
