@@ -127,6 +127,9 @@ impl Drop for RoomForThreads {
     }
 }
 
+/// One thread at a time has room for a descriptor: what it puts back must be the program's limit.
+static ROOM: AtomicBool = AtomicBool::new(false);
+
 /// For the moment in which a descriptor comes: the program may allow itself none.
 pub struct RoomForDescriptor {
     before: Option<Limit>,
@@ -135,6 +138,9 @@ pub struct RoomForDescriptor {
 impl RoomForDescriptor {
     /// `free` is a number that none has, or less than zero.
     pub fn make(free: i32) -> RoomForDescriptor {
+        while ROOM.swap(true, Acquire) {
+            super::thread::pause();
+        }
         let now = limit(libc::RLIMIT_NOFILE, None).map_or(u64::MAX, |l| l.now);
         let is_there = u64::try_from(free).is_ok_and(|free| free < now);
         RoomForDescriptor {
@@ -143,6 +149,11 @@ impl RoomForDescriptor {
                 .flatten(),
         }
     }
+
+    /// In a forked child: who had it is not there.
+    pub fn forget() {
+        ROOM.store(false, Release);
+    }
 }
 
 impl Drop for RoomForDescriptor {
@@ -150,6 +161,7 @@ impl Drop for RoomForDescriptor {
         if self.before.is_some() {
             let _ = limit(libc::RLIMIT_NOFILE, self.before);
         }
+        ROOM.store(false, Release);
     }
 }
 

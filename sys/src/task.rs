@@ -18,18 +18,60 @@ fn number(text: &[u8]) -> Option<u32> {
     core::str::from_utf8(text).ok()?.trim().parse().ok()
 }
 
-/// How the first thread ended, as `waitpid` would say it; None while it lives.
-pub fn first_ended() -> Option<i32> {
-    let mut room = [0; 1024];
-    let text = read_start(c"/proc/self/stat", libc::SYS_read, &mut room).ok()?;
-    // The name in parentheses may hold anything. The state is the first word after it, the status
-    // the 50th.
-    let after = text.iter().rposition(|&b| b == b')')? + 1;
-    let mut words = text[after..].split(|&b| b == b' ').skip(1);
-    if words.next() != Some(b"Z") {
-        return None;
+/// How the process's first thread stands: `/proc/self/stat`, kept open. Who opened it at each look would have a descriptor
+/// for a moment, and with it the one number that the program's limit may leave for what is about to come.
+pub struct FirstThread(Result<i32, Errno>);
+
+impl FirstThread {
+    /// Where there is no /proc it seems to live for ever.
+    pub fn open() -> FirstThread {
+        FirstThread(fd::open(c"/proc/self/stat"))
     }
-    number(words.nth(48)?).map(|n| as_strict_mode(n as i32, STRICT.load(Relaxed)))
+
+    /// None while it lives.
+    pub fn ended(&self) -> Option<Ended> {
+        let fd = self.0.ok()?;
+        let mut room = [0; 1024];
+        // SAFETY: the buffer is valid for its length.
+        let n = unsafe {
+            let (to, len) = (room.as_mut_ptr() as usize, room.len());
+            syscall(libc::SYS_pread64, [fd as usize, to, len, 0])
+        };
+        let text = &room[..n.ok()?];
+        Ended::of(text, STRICT.load(Relaxed))
+    }
+
+    pub fn close(self) {
+        self.0.into_iter().for_each(fd::close);
+    }
+}
+
+/// A first thread that has ended.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Ended {
+    /// As `waitpid` would say it.
+    pub status: i32,
+    /// How many threads the process has, this one and the kernel's for its rings among them.
+    pub threads: usize,
+}
+
+impl Ended {
+    /// `stat` is as in /proc.
+    fn of(stat: &[u8], strict: bool) -> Option<Ended> {
+        // The name in parentheses may hold anything. The state is the first word after it, the number of threads
+        // the 18th, the status the 50th.
+        let after = stat.iter().rposition(|&b| b == b')')? + 1;
+        let mut words = stat[after..].split(|&b| b == b' ').skip(1);
+        if words.next() != Some(b"Z") {
+            return None;
+        }
+        let threads = number(words.nth(16)?)? as usize;
+        let status = number(words.nth(31)?)? as i32;
+        Some(Ended {
+            status: as_strict_mode(status, strict),
+            threads,
+        })
+    }
 }
 
 /// Whether a filter of ours stands for the strict mode of seccomp.
@@ -192,6 +234,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn ends_are_read_from_stat_lines() {
+        let mut words: Vec<String> = (3..=52).map(|field| field.to_string()).collect();
+        let line = |words: &[String]| format!("7 (a) Z b) {}\n", words.join(" "));
+        assert_eq!(Ended::of(line(&words).as_bytes(), false), None);
+        words[0] = "Z".into();
+        let (status, threads) = (52, 20);
+        let ended = Ended::of(line(&words).as_bytes(), false);
+        assert_eq!(ended, Some(Ended { status, threads }));
+        assert_eq!(Ended::of(b"7 (a) Z 1 2", false), None);
+        assert_eq!(Ended::of(b"", false), None);
+    }
+
+    #[test]
     fn strict_mode_kills() {
         assert_eq!(as_strict_mode(libc::SIGSYS, true), libc::SIGKILL);
         assert_eq!(as_strict_mode(libc::SIGSYS, false), libc::SIGSYS);
@@ -200,7 +255,9 @@ mod tests {
 
     #[test]
     fn this_process() {
-        assert_eq!(first_ended(), None);
+        let first = FirstThread::open();
+        assert_eq!((first.ended(), first.ended()), (None, None));
+        first.close();
         let me = thread::gettid();
         assert!(is_alive(me));
         // Tests run on several threads, which come and go.

@@ -44,6 +44,7 @@ cases! {
     jumps,
     jumps_without_masks,
     first_thread,
+    one_by_one_without_descriptors,
     strict,
     strict_and_more,
 }

@@ -16,6 +16,7 @@ use crate::control::link::Place;
 use crate::control::{keep_from_children, set_current, Proc};
 use crate::fault::Handler;
 use crate::sys::futex::{self, Scope};
+use crate::sys::limits::RoomForDescriptor;
 use crate::sys::{mem, Errno};
 use core::sync::atomic::Ordering::*;
 
@@ -126,6 +127,7 @@ impl Engine {
         self.reclaim_parked.store(0, Release);
         self.reclaim_ready.store(0, Release);
         self.cache.lru.reset_lock();
+        RoomForDescriptor::forget();
         self.cache.zswap.reset_locks();
         // The child's handler is not the parent's, and has not gone anywhere yet.
         self.kick().set_colocated(0);

@@ -16,10 +16,10 @@ use crate::swap_cache::{Kernel, SwapCache};
 use crate::sync::Mutex;
 use crate::sys::arch;
 use crate::sys::futex::{self, Scope};
-use crate::sys::limits::Raised;
+use crate::sys::limits::{Raised, RoomForDescriptor};
 use crate::sys::maps::MapsFile;
 use crate::sys::sched;
-use crate::sys::task;
+use crate::sys::task::{self, Ended, FirstThread};
 use crate::sys::thread::{self, Files};
 use crate::sys::uffd::{Needs, Source, Uffd};
 use crate::sys::{fd, mem, Errno};
@@ -327,17 +327,23 @@ const LOOK_NS: u64 = 500_000_000;
 impl Engine {
     /// Threads can end one by one, and then ours would be left alone: the process ends as its first
     /// thread ended.
-    fn end_with_program(&self, looked_ns: &mut u64) {
+    fn end_with_program(&self, first: &FirstThread, looked_ns: &mut u64) {
         let now = thread::now_ns();
         if now - *looked_ns < LOOK_NS {
             return;
         }
         *looked_ns = now;
-        if let Some(status) = task::first_ended() {
-            if self.threads_of_program() == 0 {
+        if let Some(Ended { status, threads }) = first.ended() {
+            if threads == self.own_threads() + 1 || self.counts_no_other() {
                 task::end_as(status);
             }
         }
+    }
+
+    /// The same where the kernel has threads for our rings, too.
+    fn counts_no_other(&self) -> bool {
+        let _room = RoomForDescriptor::make(-1);
+        self.threads_of_program() == 0
     }
 
     /// How many threads the program has.
@@ -381,6 +387,8 @@ extern "C" fn reclaim_main(arg: *mut u8) {
             .log("reclaim could not start: no memory for its queues");
         thread::exit_group(EXIT_START);
     };
+    // While limits are raised for the start.
+    let first = FirstThread::open();
     thread::refuse_filters();
     // It copies folios of the program's, which may have a key.
     arch::open_all_keys();
@@ -388,7 +396,7 @@ extern "C" fn reclaim_main(arg: *mut u8) {
     futex::wake(&e.reclaim_ready, 1, Scope::Process);
     let mut looked_ns = 0;
     loop {
-        e.end_with_program(&mut looked_ns);
+        e.end_with_program(&first, &mut looked_ns);
         e.reclaim_gives_up();
         let fork = e.frozen.load(Acquire);
         if fork % 2 == 1 {
@@ -397,7 +405,7 @@ extern "C" fn reclaim_main(arg: *mut u8) {
             futex::wake(&e.reclaim_parked, u32::MAX, Scope::Process);
             e.stay_parked(fork);
             if e.is_left() {
-                return;
+                return first.close();
             }
             // The child has the old key. Only this thread seals.
             e.cache.sealer.keys.fork_parent();

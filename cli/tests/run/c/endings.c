@@ -5,6 +5,7 @@
 #include <setjmp.h>
 #include <stddef.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 
@@ -102,6 +103,13 @@ static void *go_on(void *first) {
   _exit(0);
 }
 
+static void *ends_by_the_call(void *arg) {
+  (void)arg;
+  usleep(100000);
+  syscall(SYS_exit, 0);
+  return 0;
+}
+
 int main(int argc, char **argv) {
   MUST(argc == 2);
   if (!strcmp(argv[1], "in_handlers")) {
@@ -118,6 +126,14 @@ int main(int argc, char **argv) {
     first = pthread_self();
     MUST(pthread_create(&t, 0, go_on, &first) == 0);
     pthread_exit(0);
+  } else if (!strcmp(argv[1], "one_by_one_without_descriptors")) {
+    /* By the call, so that the C library does not end the process with the last of them. */
+    struct rlimit none = {0, 0};
+    pthread_t t;
+    say("ok\n");
+    MUST(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    MUST(pthread_create(&t, 0, ends_by_the_call, 0) == 0);
+    syscall(SYS_exit, 0);
   } else if (!strncmp(argv[1], "strict", 6)) {
     char *p = map_rw(96 * MB);
     fill(p, 96 * MB, 1);
