@@ -18,7 +18,7 @@ pub mod stats;
 pub use orders::Orders;
 pub use own::{
     keep_from_children, log, say_unmanaged, set_current, take_back, Answer, Clusters, Grant,
-    Mapped, More, MoreAsked, Proc, Said, Unmanaged, Writing,
+    Mapped, More, MoreAsked, Pressed, Proc, Said, Unmanaged, Writing,
 };
 
 use core::ops::Deref;

@@ -47,8 +47,8 @@ pub struct Proc {
     pub fork_cap: AtomicI64,
     /// Nonzero from the process's call until the supervisor has heard it.
     pub called: AtomicU32,
-    /// Nonzero when it would use more if it could.
-    pub pressed: AtomicU32,
+    /// Its `Pressed`.
+    pressed: AtomicU32,
     /// Its last question whether it can have more than its limit now; 0 when it has none.
     more_asked: AtomicU32,
     /// Numbers of the engine's threads, as the process sees them.
@@ -86,6 +86,17 @@ pub struct Proc {
 /// A line of the log is cut at this length.
 const LINE: usize = 256;
 const LINES: usize = 32;
+
+/// Whether a process would use more than it has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Pressed {
+    No = 0,
+    /// It has less free than it would like.
+    Short = 1,
+    /// A fault waits until there is more.
+    Waits = 2,
+}
 
 /// The number of a process's question whether it can have more than its limit; never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -316,6 +327,21 @@ impl Proc {
     /// The process is gone, and its core file is complete.
     pub fn forget_keys(&self) {
         self.hand_keys(Unwrap([0; 2]));
+    }
+
+    /// The process says how pressed it is. True where it was not before, and the supervisor may not look soon.
+    pub fn set_pressed(&self, now: Pressed) -> bool {
+        let before = self.pressed.swap(now as u32, AcqRel);
+        before == Pressed::No as u32 && now != Pressed::No
+    }
+
+    /// For the supervisor.
+    pub fn pressed(&self) -> Pressed {
+        match self.pressed.load(Acquire) {
+            0 => Pressed::No,
+            1 => Pressed::Short,
+            _ => Pressed::Waits,
+        }
     }
 
     /// A process asks for swap; this is its wish of that number, from 1 on.
@@ -603,6 +629,22 @@ mod tests {
         p.ask_for_no_more();
         assert_eq!(p.question(), None);
         assert_eq!(MoreAsked(MoreAsked::MOST).next(), one);
+    }
+
+    #[test]
+    fn who_becomes_pressed_says_so_once() {
+        let p = page();
+        let steps = [
+            (Pressed::No, false),
+            (Pressed::Short, true),
+            (Pressed::Waits, false),
+            (Pressed::Short, false),
+            (Pressed::No, false),
+            (Pressed::Waits, true),
+        ];
+        for (now, is_new) in steps {
+            assert_eq!((p.set_pressed(now), p.pressed()), (is_new, now));
+        }
     }
 
     #[test]

@@ -113,6 +113,10 @@ impl<'e> Kick<'e> {
         self.pressure.starving.store(0, Release);
     }
 
+    pub fn is_starving(&self) -> bool {
+        self.pressure.starving.load(Acquire) != 0
+    }
+
     /// Sleeps until reclaim has freed something, two milliseconds at most.
     pub fn wait_for_progress(&self) {
         let seen = self.pressure.progress.load(Acquire);
@@ -149,9 +153,8 @@ impl<'e> Kick<'e> {
 
     /// Up to this many it works.
     pub fn high_pages(&self) -> i64 {
-        let starving = self.pressure.starving.load(Acquire) != 0;
         let (walking, limit) = (self.walking(), self.charge.limit());
-        match starving {
+        match self.is_starving() {
             true => walking.high_pages_for_fault(limit),
             false => walking.high_pages(limit),
         }

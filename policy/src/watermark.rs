@@ -1,5 +1,6 @@
 //! How much memory is kept free ahead of demand.
 
+use crate::FILL_MAX;
 use hugeswap_mm::PMD_NR;
 
 /// Free pages for a program that jumps: it needs them one by one, and what is free is of no use to it.
@@ -69,13 +70,13 @@ impl Walking {
         self.low_pages(limit) * 3 / 2
     }
 
-    /// The same while a fault waits, perhaps for a whole folio.
+    /// The same while a fault waits, perhaps for the most that it can come for.
     pub fn high_pages_for_fault(self, limit: i64) -> i64 {
-        let high = self.high_pages(limit);
-        match is_for_folios(limit) {
-            false => high,
-            true => high.max(PMD_NR as i64),
-        }
+        let most = match is_for_folios(limit) {
+            false => FILL_MAX,
+            true => PMD_NR,
+        };
+        self.high_pages(limit).max(most as i64)
     }
 
     /// That part of `n`.
@@ -110,13 +111,17 @@ mod tests {
         assert_eq!(low(NONE), [LOW_JUMPING; 9]);
     }
 
-    /// Else reclaim would look for more than there can be.
+    /// Else reclaim would look for more than there can be. Where a fault may wait for more than that, it does: when
+    /// nothing is left to leave the fault goes above the limit.
     #[test]
     fn what_is_to_be_free_is_less_than_the_limit() {
         for limit in (1..20_000).chain([1 << 20]) {
             for walking in [NONE, ALL] {
                 assert!(walking.high_pages(limit) < limit, "{limit}");
-                assert!(walking.high_pages_for_fault(limit) < limit, "{limit}");
+                let for_fault = walking.high_pages_for_fault(limit);
+                let least = FILL_MAX as i64;
+                assert!(for_fault < limit || limit <= least, "{limit}");
+                assert!(for_fault >= least, "{limit}");
             }
         }
     }

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::{Duration, Instant};
 
-use hugeswap_control::{More, Proc};
+use hugeswap_control::{More, Pressed, Proc};
 use hugeswap_mm::PAGE_SIZE;
 use hugeswap_sys::futex::{self, Scope};
 
@@ -59,8 +59,8 @@ impl Arbiter {
             .zip(&questions)
             .map(|(&(id, m), question)| Want {
                 used: m.charged(),
-                pressed: m.page().pressed.load(Acquire) != 0 || question.is_some(),
-                rests: rests(&mut self.faults, id, m.page()) && self.has_devices,
+                pressed: m.page().pressed() != Pressed::No || question.is_some(),
+                rests: self.rests(id, m.page()),
                 group: m.group,
             })
             .collect();
@@ -85,6 +85,18 @@ impl Arbiter {
             }
         }
         waiting
+    }
+
+    /// Whether the process has had no faults for a while, and what it gives up has a place to go to.
+    fn rests(&mut self, id: Id, p: &Proc) -> bool {
+        let now = (p.stats.pgminfault.get()).wrapping_add(p.stats.pgmajfault.get());
+        let (seen, since) = self.faults.entry(id).or_insert((now, Instant::now()));
+        if *seen != now {
+            (*seen, *since) = (now, Instant::now());
+        }
+        // They count when they have been served, and one may wait for more memory.
+        let waits = p.pressed() == Pressed::Waits;
+        since.elapsed() > RESTS_AFTER && self.has_devices && !waits
     }
 }
 
@@ -118,16 +130,6 @@ fn raise(groups: &Groups, limit: i64, members: &[&Member], targets: &[i64]) -> b
         }
     }
     waiting
-}
-
-/// Whether the process has had no faults for a while.
-fn rests(faults: &mut HashMap<Id, (u64, Instant)>, id: Id, p: &Proc) -> bool {
-    let now = (p.stats.pgminfault.get()).wrapping_add(p.stats.pgmajfault.get());
-    let (seen, since) = faults.entry(id).or_insert((now, Instant::now()));
-    if *seen != now {
-        (*seen, *since) = (now, Instant::now());
-    }
-    since.elapsed() > RESTS_AFTER
 }
 
 fn set_limit(p: &Proc, pages: i64) {
@@ -230,6 +232,7 @@ fn level(limit: i64, asks: Vec<i64>) -> Vec<i64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::object::Object;
     use super::*;
 
     /// Has so many pages and would take more.
@@ -248,6 +251,33 @@ mod tests {
             rests: false,
             group,
         }
+    }
+
+    /// Its fault counts when it is served, which takes memory that only others can give.
+    #[test]
+    fn one_whose_fault_waits_does_not_rest() {
+        let (object, id) = (Object::new().unwrap(), 7);
+        let page = object.page();
+        let mut arbiter = Arbiter::new(true);
+        assert!(!arbiter.rests(id, page), "just seen");
+        let Some(long_ago) = Instant::now().checked_sub(2 * RESTS_AFTER) else {
+            panic!("the clock has just begun");
+        };
+        arbiter.faults.insert(id, (0, long_ago));
+        for (pressed, rests) in [
+            (Pressed::No, true),
+            (Pressed::Short, true),
+            (Pressed::Waits, false),
+            (Pressed::No, true),
+        ] {
+            page.set_pressed(pressed);
+            assert_eq!(arbiter.rests(id, page), rests, "{pressed:?}");
+        }
+        page.stats.pgmajfault.inc();
+        assert!(!arbiter.rests(id, page));
+        arbiter.faults.insert(id, (1, long_ago));
+        arbiter.has_devices = false;
+        assert!(!arbiter.rests(id, page), "it has nowhere to go to");
     }
 
     fn run_of(limit: i64) -> Groups {

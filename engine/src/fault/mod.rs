@@ -339,7 +339,8 @@ impl<'e> Handler<'e> {
                 f,
                 |place| {
                     let decide = || intake.decide(fault, place, resident);
-                    decision.get_or_insert_with(decide).amount
+                    let decision = decision.get_or_insert_with(decide);
+                    decision.amount.within(self.cache.charge.limit())
                 },
                 &mut s.frame,
                 &mut self.buffers,

@@ -15,6 +15,7 @@ mod watch;
 use self::inactive::Inactive;
 use self::more::Step;
 use self::transfer::{InFlight, DEPTH, TRANSFERS};
+use crate::control::Pressed;
 use crate::device::{Device, Op, Until};
 use crate::mm::{PAGE_SIZE, PMD_NR};
 use crate::policy::{staging, InVain};
@@ -231,10 +232,15 @@ impl<'e> Reclaim<'e> {
 
     /// Has the supervisor know when memory becomes short, and when it no longer is.
     fn say_pressed(&self) {
-        let pressed = &self.kick.proc().pressed;
-        if self.cache.free_pages() >= self.kick.low_pages() {
-            pressed.store(0, Relaxed);
-        } else if pressed.swap(1, Relaxed) == 0 {
+        let free = self.cache.free_pages();
+        let pressed = if self.kick.is_starving() && free < self.kick.high_pages() {
+            Pressed::Waits
+        } else if free < self.kick.low_pages() {
+            Pressed::Short
+        } else {
+            Pressed::No
+        };
+        if self.kick.proc().set_pressed(pressed) {
             self.cache.charge.call();
         }
     }

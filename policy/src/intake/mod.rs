@@ -100,6 +100,21 @@ pub struct Amount {
     pub unit: Unit,
 }
 
+impl Amount {
+    /// The same for a process that may have so many pages. Who waits for memory does so under a limit that changes:
+    /// what fitted when it was decided may be more than there can be now.
+    #[must_use]
+    pub fn within(self, limit: i64) -> Amount {
+        match is_for_folios(limit) {
+            true => self,
+            false => Amount {
+                zeros: self.zeros.min(ZERO_FILL_MAX),
+                unit: self.unit.in_parts(),
+            },
+        }
+    }
+}
+
 /// What is to be done for a fault.
 #[derive(Clone, Copy, Debug)]
 pub struct Decision {
@@ -327,6 +342,7 @@ pub fn soon(limit: i64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FILL_MAX;
 
     fn fault(at: usize) -> Fault {
         Fault {
@@ -385,6 +401,37 @@ mod tests {
                 };
                 at += n;
             }
+        }
+    }
+
+    /// The first fault of a process comes before it has a limit. What it is given may be less than a folio.
+    #[test]
+    fn what_was_decided_under_a_larger_limit_comes_in_parts() {
+        let mut intake = Intake::default();
+        let untouched = Place {
+            found: Found::Nowhere,
+            source: Source::Given,
+            ..swapped(&mut Fills::default())
+        };
+        let first = Fault {
+            limit: 0,
+            evicted: false,
+            ..fault(0)
+        };
+        let zeros = intake.decide(first, untouched, |_| false).amount;
+        assert_eq!(zeros.zeros, PMD_NR);
+        let all = |unit| Amount { unit, ..zeros };
+        for limit in [0, 3 * PMD_NR as i64] {
+            let same = all(Unit::Whole).within(limit);
+            assert_eq!((same.zeros, same.unit), (PMD_NR, Unit::Whole));
+        }
+        for (unit, less) in [
+            (Unit::Whole, Unit::Pages(FILL_MAX)),
+            (Unit::Rest, Unit::Pages(FILL_MAX)),
+            (Unit::Pages(7), Unit::Pages(7)),
+        ] {
+            let part = all(unit).within(507);
+            assert_eq!((part.zeros, part.unit), (ZERO_FILL_MAX, less));
         }
     }
 
