@@ -82,6 +82,8 @@ pub struct UnderWay {
     pub(super) back: bool,
     /// The read in flight is ahead of its fault.
     pub(super) ahead: bool,
+    /// How often pages have become inactive.
+    pub(super) turn: u32,
 }
 
 /// Whether one phase may follow another.
@@ -128,6 +130,7 @@ impl UnderWay {
 
     /// These pages are in the frame, and nowhere else.
     pub(super) fn become_inactive(&mut self, frame: u32, pages: PageMask) -> IoState {
+        self.turn = self.turn.wrapping_add(1);
         self.pages = pages;
         self.buffer = frame;
         IoState::Inactive

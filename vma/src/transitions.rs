@@ -24,6 +24,11 @@ impl State {
         self.under_way.in_frame
     }
 
+    /// How often pages of it have become inactive: which ones they are now.
+    pub fn turn(&self) -> u32 {
+        self.under_way.turn
+    }
+
     /// Somebody faulted while the transfer was in flight.
     pub fn is_wanted(&self) -> bool {
         self.under_way.wanted

@@ -39,6 +39,8 @@ struct Range {
     listed: Option<u32>,
     /// It came as one, and is still.
     huge: bool,
+    /// How often some of it was taken out.
+    turn: u32,
 }
 
 impl Range {
@@ -69,7 +71,8 @@ pub struct Engine {
     /// Ranges with the number that they had when they came; where that has changed they are gone.
     lists: [VecDeque<(u32, u32)>; 2],
     len: [usize; 2],
-    inactive: VecDeque<u32>,
+    /// What was taken out, and at which turn; where there has been another since nothing of it is left.
+    inactive: VecDeque<(u32, u32)>,
     staged: usize,
     ahead: VecDeque<u32>,
     costs: Costs,
@@ -416,8 +419,8 @@ impl Engine {
     /// Whether anything could be evicted.
     fn free_some(&mut self) -> bool {
         self.deactivate_some();
-        if let Some(n) = self.inactive.pop_front() {
-            self.write(n as usize);
+        if let Some((n, turn)) = self.inactive.pop_front() {
+            self.write(n as usize, turn);
             return true;
         }
         let Some(n) = self.ahead.pop_front() else {
@@ -485,15 +488,19 @@ impl Engine {
         r.staged = pages;
         r.huge &= pages.is_full();
         self.staged += pages.count();
-        self.inactive.push_back(n as u32);
+        r.turn += 1;
+        self.inactive.push_back((n as u32, r.turn));
         self.tally.staged += pages.count() as u64;
         self.takes(self.costs.stage);
         true
     }
 
     /// What has been staged and not touched leaves. What was never written to is zeros, and is nowhere then.
-    fn write(&mut self, n: usize) {
+    fn write(&mut self, n: usize, turn: u32) {
         let r = &mut self.ranges[n];
+        if r.turn != turn {
+            return;
+        }
         let gone = std::mem::take(&mut r.staged);
         if gone.is_empty() {
             return;

@@ -1,11 +1,10 @@
-//! Ranges that have been taken out of the program and wait for a touch.
+//! What has been taken out of the program and waits for a touch.
 
-use crate::mm::Pmd;
-use crate::swap_cache::FRAMES;
+use crate::swap_cache::{Taken, FRAMES};
 
-/// Ranges on their second chance, oldest first.
+/// What is on its second chance, oldest first.
 pub(super) struct Inactive {
-    items: [Pmd; INACTIVE_MAX],
+    items: [Taken; INACTIVE_MAX],
     head: usize,
     len: usize,
 }
@@ -16,7 +15,7 @@ const INACTIVE_MAX: usize = FRAMES - 64;
 impl Inactive {
     pub(super) fn new() -> Inactive {
         Inactive {
-            items: [Pmd(0); INACTIVE_MAX],
+            items: [Taken::NOTHING; INACTIVE_MAX],
             head: 0,
             len: 0,
         }
@@ -30,17 +29,17 @@ impl Inactive {
         self.len >= INACTIVE_MAX
     }
 
-    pub(super) fn push(&mut self, p: Pmd) {
+    pub(super) fn push(&mut self, p: Taken) {
         debug_assert!(self.len < INACTIVE_MAX);
         self.items[(self.head + self.len) % INACTIVE_MAX] = p;
         self.len += 1;
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = Pmd> + '_ {
+    pub(super) fn iter(&self) -> impl Iterator<Item = Taken> + '_ {
         (0..self.len).map(|i| self.items[(self.head + i) % INACTIVE_MAX])
     }
 
-    pub(super) fn pop(&mut self) -> Option<Pmd> {
+    pub(super) fn pop(&mut self) -> Option<Taken> {
         self.len = self.len.checked_sub(1)?;
         let p = self.items[self.head];
         self.head = (self.head + 1) % INACTIVE_MAX;

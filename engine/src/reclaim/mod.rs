@@ -266,12 +266,12 @@ impl<'e> Reclaim<'e> {
             self.write_back(&mut evicted);
             self.deactivate_some(&mut staged);
             let slot = self.write_slot()?;
-            let Some(pmd) = self.inactive.pop() else {
+            let Some(taken) = self.inactive.pop() else {
                 break;
             };
             self.asked = self.asked.saturating_sub(1);
-            staged = staged.saturating_sub(self.cache.staged(pmd));
-            match self.cache.start_write(pmd, To::Memory, self.devices) {
+            staged = staged.saturating_sub(self.cache.staged(taken));
+            match self.cache.start_write(taken, To::Memory, self.devices) {
                 Start::Write(w) => {
                     evicted = true;
                     self.has_room();
@@ -288,8 +288,8 @@ impl<'e> Reclaim<'e> {
                 }
                 Start::Active => {}
                 Start::Busy => {
-                    self.inactive.push(pmd);
-                    staged += self.cache.staged(pmd);
+                    self.inactive.push(taken);
+                    staged += self.cache.staged(taken);
                 }
                 Start::Full if self.cache.swaps_nowhere() => match self.no_room() {
                     Step::Full => self.note_full(),
@@ -316,22 +316,22 @@ impl<'e> Reclaim<'e> {
                 return;
             }
             patience -= 1;
-            let pmd = match self.cache.begin_write_back() {
+            let taken = match self.cache.begin_write_back() {
                 WriteBack::Nothing => return,
                 WriteBack::Later => continue,
                 WriteBack::Freed => {
                     *evicted = true;
                     continue;
                 }
-                WriteBack::Ready(pmd) => pmd,
+                WriteBack::Ready(taken) => taken,
             };
-            match self.cache.start_write(pmd, To::Device, self.devices) {
+            match self.cache.start_write(taken, To::Device, self.devices) {
                 Start::Write(w) => {
                     *evicted = true;
                     self.transfer(slot, Op::Write, w);
                 }
                 // A fault reads other pages of it: it has its turn later, and is known to be inactive.
-                Start::Busy => self.inactive.push(pmd),
+                Start::Busy => self.inactive.push(taken),
                 Start::Full => self.note_full(),
                 Start::Clean | Start::Active => {}
             }
@@ -359,10 +359,10 @@ impl<'e> Reclaim<'e> {
                 return;
             };
             match self.cache.deactivate(pmd) {
-                Victim::Inactive => {
+                Victim::Inactive(taken) => {
                     self.cache.stats().pgdeactivate.inc();
-                    self.inactive.push(pmd);
-                    *staged += self.cache.staged(pmd);
+                    self.inactive.push(taken);
+                    *staged += self.cache.staged(taken);
                     in_a_row = 0;
                 }
                 Victim::Skip => in_vain.note(list),

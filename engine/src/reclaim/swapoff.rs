@@ -8,7 +8,7 @@ use super::Reclaim;
 use crate::control::{Phase, MAX_DEVICES};
 use crate::device::Op;
 use crate::mm::Pmd;
-use crate::swap_cache::{DeviceSet, Frame, Leave, Since, Start, To};
+use crate::swap_cache::{DeviceSet, Frame, Leave, Since, Start, Taken, To};
 use core::sync::atomic::Ordering::*;
 
 /// Ranges being read at most, and looked at in one turn.
@@ -26,7 +26,7 @@ pub(super) struct SwapOff {
     /// When the pass began.
     since: Since,
     /// Ranges that were read, to be written elsewhere.
-    arrived: [Option<Pmd>; TRANSFERS],
+    arrived: [Option<Taken>; TRANSFERS],
 }
 
 impl SwapOff {
@@ -49,15 +49,15 @@ impl SwapOff {
         self.arrived.iter().any(Option::is_some)
     }
 
-    pub(super) fn arrive(&mut self, pmd: Pmd) {
+    pub(super) fn arrive(&mut self, taken: Taken) {
         // One for each transfer, so there is room.
         if let Some(place) = self.arrived.iter_mut().find(|p| p.is_none()) {
-            *place = Some(pmd);
+            *place = Some(taken);
         }
     }
 
     /// Ranges that arrived and were not written.
-    pub(super) fn take_arrived(&mut self) -> impl Iterator<Item = Pmd> {
+    pub(super) fn take_arrived(&mut self) -> impl Iterator<Item = Taken> {
         core::mem::replace(&mut self.arrived, [None; TRANSFERS])
             .into_iter()
             .flatten()
@@ -177,7 +177,7 @@ impl Reclaim<'_> {
 
     fn write_arrived(&mut self) {
         for i in 0..TRANSFERS {
-            let Some(pmd) = self.swapoff.arrived[i] else {
+            let Some(taken) = self.swapoff.arrived[i] else {
                 continue;
             };
             let Some(slot) = self.write_slot() else {
@@ -186,7 +186,7 @@ impl Reclaim<'_> {
             if !self.has_swap() {
                 return;
             }
-            match self.cache.start_write(pmd, To::Device, self.devices) {
+            match self.cache.start_write(taken, To::Device, self.devices) {
                 Start::Write(w) => self.transfer(slot, Op::Write, w),
                 Start::Busy => continue,
                 Start::Full => self.note_full(),

@@ -120,8 +120,8 @@ impl Reclaim<'_> {
     fn end_read(&mut self, end: &Ended<InFlight>) {
         self.cache.stats().swap_read_errors.add(end.errors.into());
         let t = end.what;
-        if self.cache.leave_done(t.pmd, end.failed.and(t.pages)) {
-            self.swapoff.arrive(t.pmd);
+        if let Some(taken) = self.cache.leave_done(t.pmd, end.failed.and(t.pages)) {
+            self.swapoff.arrive(taken);
         }
     }
 

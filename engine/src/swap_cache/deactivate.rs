@@ -24,11 +24,38 @@ const COPY_MAX: usize = 64;
 /// that is let through afterwards must fault on a protected page first, and waits.
 pub enum Victim {
     /// Its pages are in a frame, out of the program's reach; see `start_write`.
-    Inactive,
+    Inactive(Taken),
     /// Nothing to do here, now.
     Skip,
     /// All frames are in use; finish some writes first.
     NoFrame,
+}
+
+/// Pages of a range that were taken out together. When they are asked for again they may all have come back, and others
+/// of the range been taken out since: those are not these.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Taken {
+    pub pmd: Pmd,
+    turn: u32,
+}
+
+impl Taken {
+    pub const NOTHING: Taken = Taken {
+        pmd: Pmd(0),
+        turn: 0,
+    };
+
+    /// What of the range is out now.
+    pub(super) fn of(pmd: Pmd, g: &RangeGuard<'_>) -> Taken {
+        Taken {
+            pmd,
+            turn: g.turn(),
+        }
+    }
+
+    pub(super) fn is(&self, g: &RangeGuard<'_>) -> bool {
+        self.turn == g.turn()
+    }
 }
 
 impl<M: Memory> SwapCache<M> {
@@ -87,7 +114,7 @@ impl<M: Memory> SwapCache<M> {
             self.settle(pmd, &mut g);
             return (Victim::Skip, g);
         }
-        (Victim::Inactive, g)
+        (Victim::Inactive(Taken::of(pmd, &g)), g)
     }
 
     /// What of a range is to be taken out now: none where that can't be.
@@ -138,11 +165,12 @@ impl<M: Memory> SwapCache<M> {
         (moved, g)
     }
 
-    /// Pages of an inactive range that have not come back.
-    pub fn staged(&self, pmd: Pmd) -> usize {
-        self.ranges.get(pmd).map_or(0, |r| {
+    /// How many of them have not come back.
+    pub fn staged(&self, taken: Taken) -> usize {
+        self.ranges.get(taken.pmd).map_or(0, |r| {
             let g = r.lock();
             match g.io() {
+                _ if !taken.is(&g) => 0,
                 IoState::Inactive => g.moving().minus(g.present).count(),
                 IoState::Filling => g.in_frame().minus(g.present).count(),
                 _ => 0,

@@ -35,7 +35,7 @@ mod writeback;
 mod zswap;
 
 pub use ahead::Ahead;
-pub use deactivate::Victim;
+pub use deactivate::{Taken, Victim};
 pub use fill::FillBuffers;
 pub use frames::{Bytes, Frame, Frames, FRAMES};
 pub use gather::{Gather, Plan as GatherPlan};

@@ -3,7 +3,7 @@
 
 use super::frames::Left;
 use super::slots::DeviceSet;
-use super::{Frame, Memory, SwapCache, Transfer};
+use super::{Frame, Memory, SwapCache, Taken, Transfer};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use crate::seal::Nonce;
 use crate::vma::{IoState, RangeGuard};
@@ -83,13 +83,11 @@ impl<M: Memory> SwapCache<M> {
     }
 
     /// The read of `begin_leave` ended. What was read has no slots any more: the range is inactive, to be
-    /// written like any other, and true is returned; or it is back in the program, if somebody waited for
+    /// written like any other, and is returned; or it is back in the program, if somebody waited for
     /// it. Of what `failed` the single pages are read again, the next time, and after that they are
     /// lost.
-    pub fn leave_done(&self, pmd: Pmd, failed: PageMask) -> bool {
-        let Some(r) = self.ranges.get(pmd) else {
-            return false;
-        };
+    pub fn leave_done(&self, pmd: Pmd, failed: PageMask) -> Option<Taken> {
+        let r = self.ranges.get(pmd)?;
         let place = |frame: u32, _: &PageMask, page: usize| {
             (self.frames.addr(Frame(frame)) + page * PAGE_SIZE) as *mut u8
         };
@@ -128,12 +126,12 @@ impl<M: Memory> SwapCache<M> {
                 self.settle(pmd, &mut g);
             }
         }
-        let inactive = g.io() == IoState::Inactive;
+        let arrived = (g.io() == IoState::Inactive).then(|| Taken::of(pmd, &g));
         drop(g);
         if wanted {
             self.memory.wake(pmd.addr(), PMD_SIZE);
         }
-        inactive
+        arrived
     }
 
     /// What is in the frame of an inactive range needs no slots on devices that leave.

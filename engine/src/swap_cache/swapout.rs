@@ -1,6 +1,6 @@
 //! The way up: what reclaim has taken out of the program leaves memory. What of it must be written, and where to.
 
-use super::{Frame, Memory, SwapCache};
+use super::{Frame, Memory, SwapCache, Taken};
 use crate::device::Device;
 use crate::mm::{Extents, PageMask, Pmd, SwapPlace, PMD_NR};
 use crate::policy::List;
@@ -77,12 +77,13 @@ enum Compressed {
 }
 
 impl<M: Memory> SwapCache<M> {
-    /// An inactive range leaves for good.
-    pub fn start_write(&self, pmd: Pmd, to: To, devices: &[Box<dyn Device>]) -> Start {
+    /// What was taken out leaves for good.
+    pub fn start_write(&self, taken: Taken, to: To, devices: &[Box<dyn Device>]) -> Start {
+        let pmd = taken.pmd;
         let Some(r) = self.ranges.get(pmd) else {
             return Start::Active;
         };
-        let (mut out, entry, list) = match self.begin_writing(pmd, r) {
+        let (mut out, entry, list) = match self.begin_writing(taken, r) {
             Ok(begun) => begun,
             Err(start) => return start,
         };
@@ -161,17 +162,18 @@ impl<M: Memory> SwapCache<M> {
     /// From here on faults on the range wait for the reclaim thread, which can look at the frame without the lock.
     fn begin_writing(
         &self,
-        pmd: Pmd,
+        taken: Taken,
         r: &Range,
     ) -> Result<(Leaving, Option<SwapPlace>, List), Start> {
         let mut g = r.lock();
         match g.io() {
+            _ if !taken.is(&g) => return Err(Start::Active),
             IoState::Inactive => {}
             IoState::Held => return Err(Start::Busy),
             IoState::Filling if !g.in_frame().is_empty() => return Err(Start::Busy),
             _ => return Err(Start::Active),
         }
-        self.forget_leaving(pmd, &mut g);
+        self.forget_leaving(taken.pmd, &mut g);
         g.begin_writing();
         let out = Leaving {
             frame: Frame(g.buffer()),

@@ -1,7 +1,7 @@
 //! The way up ends: what was written is gone, and what could not be goes back to the program.
 
 use super::frames::{For, Left};
-use super::{Bytes, Dir, Frame, Memory, SwapCache, EXIT_LOST};
+use super::{Bytes, Dir, Frame, Memory, SwapCache, Taken, EXIT_LOST};
 use crate::mm::{PageMask, Pmd, PMD_NR, PMD_SIZE};
 use crate::policy::List;
 use crate::vma::{IoState, RangeGuard};
@@ -61,7 +61,8 @@ impl<M: Memory> SwapCache<M> {
     }
 
     /// As `settle`, for a range that reclaim had made inactive.
-    pub fn activate(&self, pmd: Pmd) {
+    pub fn activate(&self, taken: Taken) {
+        let pmd = taken.pmd;
         if let Some(r) = self.ranges.get(pmd) {
             let mut g = r.lock();
             if g.io() == IoState::Inactive {

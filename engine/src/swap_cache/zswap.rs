@@ -6,7 +6,7 @@
 
 use super::frames::Left;
 use super::plan::Plan;
-use super::{Dir, FillBuffers, Frame, Memory, SwapCache};
+use super::{Dir, FillBuffers, Frame, Memory, SwapCache, Taken};
 use crate::control::{Compress, CompressCodec, Settings};
 use crate::mm::{Page, PageMask, Pmd, PAGE_SIZE, PMD_NR};
 use crate::policy::{Admission, Fill, List, Unit};
@@ -119,7 +119,7 @@ pub enum WriteBack {
     /// They can't now.
     Later,
     /// They are in a frame, and the range is inactive: call `start_write`.
-    Ready(Pmd),
+    Ready(Taken),
 }
 
 /// Objects that pages have become, and no range has yet.
@@ -495,7 +495,7 @@ impl<M: Memory> SwapCache<M> {
         self.drop_compressed(pmd, &mut g, opened);
         self.zswap.admission.written_back(opened.count());
         self.stats().zswpwb.add(opened.count() as u64);
-        WriteBack::Ready(pmd)
+        WriteBack::Ready(Taken::of(pmd, &g))
     }
 
     /// Unpacks compressed pages into a frame of which they are missing; says which it could.

@@ -79,6 +79,30 @@ fn every_sequence(setup: Setup, depth: u32) {
     }
 }
 
+/// What was taken out has come back, and is taken out again: then it has another second chance.
+#[test]
+fn what_came_back_does_not_make_others_leave() {
+    let mut world = World::new(PART);
+    let told = Tell(&mut world);
+    let out = |world: &mut World| {
+        world.happen(Event::Write(1, Unit::Pages(1)));
+        world.happen(Event::Deactivate);
+        world.taken()
+    };
+    let first = out(told.0);
+    let n = told.0.staged(first);
+    assert!(n > 0);
+    told.0.happen(Event::Settle);
+    assert_eq!(told.0.staged(first), 0);
+    let second = out(told.0);
+    told.0.leave_now(first, To::Device);
+    assert!(told.0.is_inactive() && !told.0.is_in_flight());
+    assert_eq!((told.0.staged(first), told.0.staged(second)), (0, n));
+    told.0.leave_now(second, To::Device);
+    assert!(told.0.is_in_flight());
+    told.0.finish();
+}
+
 /// `./test --long` goes deeper.
 fn is_long() -> bool {
     std::env::var_os("HUGESWAP_LONG_TESTS").is_some_and(|v| v != "0")

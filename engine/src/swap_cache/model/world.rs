@@ -529,11 +529,28 @@ impl World {
         cache.deactivate(pmd);
     }
 
+    /// What is out of the range now.
+    pub fn taken(&self) -> Taken {
+        let (cache, pmd) = (self.cache(), self.inner.pmd);
+        let g = cache.ranges.get(pmd).unwrap().lock();
+        Taken::of(pmd, &g)
+    }
+
+    /// How much of that has not come back.
+    pub fn staged(&self, taken: Taken) -> usize {
+        self.cache().staged(taken)
+    }
+
     fn leave(&mut self, to: To) {
+        self.leave_now(self.taken(), to);
+    }
+
+    /// What was taken out leaves, unless it has come back.
+    pub fn leave_now(&mut self, taken: Taken, to: To) {
         let inner = Rc::clone(&self.inner);
         let cache = &inner.cache;
         self.supply();
-        if let Start::Write(t) = cache.start_write(inner.pmd, to, &self.devices) {
+        if let Start::Write(t) = cache.start_write(taken, to, &self.devices) {
             let frame = cache.frames.addr(t.frame);
             let from = cache.seal(&t, 0);
             let each = inner.slots_of(t.entry, t.pages).map(|(page, slot)| {
