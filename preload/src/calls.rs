@@ -146,6 +146,31 @@ extern "C-unwind" fn hugeswap_syscall_prctl(
     hugeswap_prctl(option, a1, a2, a3, a4)
 }
 
+/// The address of what stands for the C library's `posix_madvise`, which makes the system call itself.
+pub fn posix_madvise() -> usize {
+    hugeswap_posix_madvise as extern "C" fn(*mut libc::c_void, usize, i32) -> i32 as usize
+}
+
+/// Gives the error, and leaves errno as it is.
+extern "C" fn hugeswap_posix_madvise(addr: *mut libc::c_void, len: usize, advice: i32) -> i32 {
+    if advice == libc::POSIX_MADV_DONTNEED {
+        // What Linux does then would drop contents.
+        return 0;
+    }
+    // SAFETY: this thread's own.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { *errno };
+    // SAFETY: the program's own call; the C library's function leads to the hook.
+    let failed = unsafe { libc::madvise(addr, len, advice) } != 0;
+    // SAFETY: this thread's own.
+    let said = unsafe { core::mem::replace(&mut *errno, before) };
+    match failed {
+        true => said,
+        false => 0,
+    }
+}
+
 /// `ioctl`, and below it `syscall(SYS_ioctl, ...)`.
 #[no_mangle]
 extern "C-unwind" fn hugeswap_ioctl(fd: i32, request: usize, arg: usize) -> i64 {

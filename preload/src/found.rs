@@ -16,13 +16,14 @@ struct Found {
     mapping: Mapping,
     /// Some of its pages are there.
     filled: bool,
-    /// It grows, is locked, is another in children, has a key, is a thread's stack (for which the kernel has no
-    /// huge pages), or the kernel has swapped some of it.
+    /// It grows, is locked, is another in children, has a key, is read one after the other or at random (`remap` marks
+    /// what it moves so), is a thread's stack (for which the kernel has no huge pages), or the kernel has swapped some
+    /// of it.
     special: bool,
 }
 
-/// `gd`, `lo`, `dc`, `wf`, `nh`, `ht`: see proc_pid_smaps(5).
-const SPECIAL: [&str; 6] = ["gd", "lo", "dc", "wf", "nh", "ht"];
+/// See proc_pid_smaps(5).
+const SPECIAL: [&str; 8] = ["gd", "lo", "dc", "wf", "nh", "ht", "sr", "rr"];
 
 /// In the constructor, in a program of one thread. Accessible or not, what lies side by side is one stretch: an
 /// allocator opens its reservation piece by piece.

@@ -243,6 +243,7 @@ impl Targets {
         for (name, to) in [
             (c"prctl", calls::prctl()),
             (c"ioctl", calls::ioctl()),
+            (c"posix_madvise", calls::posix_madvise()),
             (c"shmat", arch::hugeswap_entry_shmat as *const () as usize),
             (c"shmdt", arch::hugeswap_entry_shmdt as *const () as usize),
             (

@@ -63,9 +63,9 @@ fn mmap_anywhere(
         adopt(e, bell, got, len, prot, Contents::of_flags(flags));
         got
     };
-    // A hint below 4 GiB means it (compressed pointers); a hint for a large mapping too. Small
-    // ones are only spread about by theirs.
-    if addr != 0 && (addr < 1 << 32 || len >= PMD_SIZE) {
+    // A hint below 4 GiB means it (compressed pointers); a hint for a large mapping too, and one for a place that
+    // code can be called at from where there is some. Other small ones are only spread about by theirs.
+    if addr != 0 && (addr < 1 << 32 || len >= PMD_SIZE || is_within_reach(addr)) {
         let got = plain()?;
         return Ok(if len >= PMD_SIZE { adopted(got) } else { got });
     }
@@ -84,6 +84,18 @@ fn mmap_anywhere(
         let _ = unsafe { mem::madvise(at, len, MADV_POPULATE_WRITE) };
     }
     Ok(at)
+}
+
+/// Whether a call reaches that place from the program's code, or from that of its libraries. (LuaJIT looks for memory
+/// there to translate to, and without it begins again and again.)
+fn is_within_reach(addr: usize) -> bool {
+    const REACH: usize = 1 << 31;
+    // SAFETY: an entry of the vector that the kernel gave.
+    let program = unsafe { libc::getauxval(libc::AT_ENTRY) } as usize;
+    let libraries = is_within_reach as *const () as usize;
+    [program, libraries]
+        .iter()
+        .any(|code| code.abs_diff(addr) < REACH)
 }
 
 /// Makes a stretch of the window accessible that was just taken.
@@ -222,7 +234,7 @@ pub fn map_over(
 }
 
 /// `map` replaces what is in the stretch, all of it or, failing, nothing. It is reserved.
-fn replace<T>(
+pub fn replace<T>(
     e: &Engine,
     bell: usize,
     (start, end): (usize, usize),

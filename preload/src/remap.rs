@@ -6,15 +6,19 @@ use crate::bare::{lay_bare, refill};
 use crate::frame::Result;
 use crate::lock;
 use crate::manageable::{is_writable, pages, RW, TOP};
-use crate::map::munmap;
+use crate::map::{munmap, replace, Owner};
 use crate::maps::{self, holes, Mapping};
 use crate::state::{state, Area, State};
-use crate::stretch::reserve_two;
+use crate::stretch::{reserve, reserve_two};
 use crate::window::Extents;
 use hugeswap::engine::{Engine, Fate, Stretch};
 use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
+use hugeswap::sync::Mutex;
 use hugeswap::sys::syscall::{check, raw};
 use hugeswap::sys::{mem, thread, Errno};
+
+/// One mapping is on its way at a time: two would bear the same mark, and be joined where they meet.
+static ON_THE_WAY: Mutex<()> = Mutex::new(());
 
 /// EX_SOFTWARE.
 const EXIT_LOST: i32 = 70;
@@ -44,11 +48,15 @@ impl Call {
 pub fn mremap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
     // SAFETY: the program's own call.
     let plain = || check(unsafe { raw(libc::SYS_mremap, a) });
-    let (Some(old_len), Some(new_len)) = (pages(a[1]), pages(a[2])) else {
-        return plain();
-    };
     let (old, flags, fixed) = (a[0], a[3] as i32, a[4]);
     let fits = |at: usize, len: usize| at.checked_add(len).is_some_and(|end| end <= TOP);
+    let (old_len, new_len) = match (pages(a[1]), pages(a[2])) {
+        (Some(old_len), Some(new_len)) => (old_len, new_len),
+        (None, Some(new_len)) if a[1] == 0 && fits(fixed, new_len) => {
+            return mirror(e, bell, a, (fixed, fixed + new_len));
+        }
+        _ => return plain(),
+    };
     // MREMAP_DONTUNMAP takes an address too: the kernel looks at it, and has it for a hint.
     let moves = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
     if moves && fits(old, old_len) && !fits(fixed, new_len) {
@@ -92,6 +100,20 @@ pub fn mremap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
         Err(Errno::ENOMEM) if flags & libc::MREMAP_MAYMOVE != 0 => move_there(e, bell, &c),
         r => r,
     }
+}
+
+/// An old size of 0: shared memory is mapped once more, and stays where it is.
+fn mirror(e: &Engine, bell: usize, a: [usize; 6], target: Stretch) -> Result<usize> {
+    // SAFETY: the program's own call.
+    let plain = || check(unsafe { raw(libc::SYS_mremap, a) });
+    let known = libc::MREMAP_FIXED | libc::MREMAP_MAYMOVE;
+    // Of other flags the kernel wants none here; and where it is free to choose the window is taken.
+    let placed = a[3] == known as usize && target.0 % PAGE_SIZE == 0;
+    let _own = reserve(target.0, target.1);
+    if !placed || !state().lock().is_ours(target.0, target.1) {
+        return plain();
+    }
+    replace(e, bell, target, Owner::Kernel, plain)
 }
 
 /// Makes a mapping shorter where it is, or leaves it as long. It goes as munmap does.
@@ -231,11 +253,13 @@ fn move_there(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
     })
 }
 
-/// MREMAP_FIXED of a stretch with several mappings: since Linux 6.17 they move one after the other.
+/// MREMAP_FIXED of a stretch with several mappings, or with holes behind one: since Linux 6.17 they move one after
+/// the other, and what is over the holes stays.
 fn move_parts(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
     let (start, end) = (c.old, c.old + c.old_len);
     let parts = parts_of(e, bell, (start, end))?;
-    let several = parts.len() > 1 && c.old_len == c.new_len;
+    let ends_early = parts.last().is_some_and(|m| m.end < end);
+    let several = (parts.len() > 1 || ends_early) && c.old_len == c.new_len;
     if !several || parts[0].start > start || !moves_several() {
         return move_one(e, bell, c);
     }
@@ -365,6 +389,7 @@ fn move_registered(e: &Engine, bell: usize, c: &Call) -> Result<()> {
     let n = c.old_len.min(c.new_len);
     let (source, target) = ((c.old, c.old + n), (c.fixed, c.fixed + c.new_len));
     let apart: Vec<Stretch> = state().lock().apart.overlaps(source.0, source.1);
+    let _alone = ON_THE_WAY.lock();
     let mark = |(from, to): Stretch, advice: i32| {
         // SAFETY: contents do not change.
         unsafe { mem::madvise(from, to - from, advice) }

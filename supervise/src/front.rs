@@ -354,7 +354,7 @@ impl Front {
         };
         let has_it = group && !came.is_passed_on && came.is_for_group();
         if !has_it && !came.is_over {
-            sys::kill(self.program, came.signal);
+            came.send_to(self.program);
         }
     }
 

@@ -9,7 +9,7 @@ use hugeswap_host::sizing::LEAST_MEMORY;
 use hugeswap_sys::{fd, Errno};
 
 use super::failure::{Failure, EXIT_CANNOT_RUN, EXIT_USAGE};
-use super::{groups, program, signals, tasks};
+use super::{environment, groups, program, signals, tasks};
 use crate::run_args::{CpuLatency, RunArgs, SwapInArg};
 
 /// The address of the run that this process belongs to.
@@ -37,10 +37,8 @@ fn start(args: &RunArgs, group: &str, address: &str) -> Result<(), Failure> {
     let address = address.ok_or_else(|| Failure::ours(format!("{ENV} can't be understood")))?;
     signals::outgrow_limits();
     let mut command = Command::new(&path);
-    command
-        .arg0(&args.program[0])
-        .args(&args.program[1..])
-        .env(ENV, address);
+    command.arg0(&args.program[0]).args(&args.program[1..]);
+    environment::give(&mut command, &[(ENV, address.to_string().as_ref())]);
     signals::give_back(&mut command);
     let e = command.exec();
     Err(match tasks::is_refusal(&e) {

@@ -18,6 +18,7 @@ extern crate hugeswap_host;
 mod arbiter;
 mod core_file;
 mod devices;
+mod environment;
 mod failure;
 mod family;
 mod fault_file;

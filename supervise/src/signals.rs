@@ -14,9 +14,14 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Signals for the program. SIGKILL and SIGSTOP can't be handed on, and the others mean the process
-/// that they are sent to.
-const FOR_PROGRAM: [i32; 13] = [
+/// Signals for the program. SIGKILL and SIGSTOP can't be handed on, the others mean the process that they are sent
+/// to, and SIGXFSZ may be one of ours (`outgrow_limits`).
+fn for_program() -> impl Iterator<Item = i32> {
+    let real_time = libc::SIGRTMIN()..=libc::SIGRTMAX();
+    FOR_PROGRAM.into_iter().chain(real_time)
+}
+
+const FOR_PROGRAM: [i32; 19] = [
     libc::SIGHUP,
     libc::SIGINT,
     libc::SIGQUIT,
@@ -30,6 +35,12 @@ const FOR_PROGRAM: [i32; 13] = [
     libc::SIGTTIN,
     libc::SIGTTOU,
     libc::SIGWINCH,
+    libc::SIGURG,
+    libc::SIGXCPU,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGIO,
+    libc::SIGPWR,
 ];
 
 /// What this process was started with and the Rust runtime changes before `main`: the program gets it
@@ -166,6 +177,8 @@ pub struct Came {
     /// By the terminal, or by a process of this number.
     pub by_kernel: bool,
     pub sender: i32,
+    /// What `sigqueue` has sent with it, and the sender's user.
+    queued: Option<(u64, u32)>,
     /// One that undoes it came later.
     pub is_over: bool,
     /// The supervisor has it from the front alone.
@@ -196,6 +209,38 @@ impl Came {
         }
     }
 
+    /// Hands it on.
+    pub fn send_to(&self, pid: i32) {
+        let Some((value, uid)) = self.queued else {
+            return super::sys::kill(pid, self.signal);
+        };
+        /// As far as the kernel reads of it (`siginfo_t`, `_rt`).
+        #[repr(C)]
+        struct Queued {
+            signal: i32,
+            errno: i32,
+            code: i32,
+            gap: i32,
+            pid: i32,
+            uid: u32,
+            value: u64,
+            rest: [u64; 12],
+        }
+        let info = Queued {
+            signal: self.signal,
+            errno: 0,
+            code: libc::SI_QUEUE,
+            gap: 0,
+            pid: self.sender,
+            uid,
+            value,
+            rest: [0; 12],
+        };
+        const { assert!(size_of::<Queued>() == size_of::<libc::siginfo_t>()) };
+        // SAFETY: the structure outlives the call.
+        unsafe { libc::syscall(libc::SYS_rt_sigqueueinfo, pid, self.signal, &info) };
+    }
+
     /// The supervisor has it too: whether that means that the program has.
     pub fn is_for_group(&self) -> bool {
         self.by_kernel
@@ -220,7 +265,7 @@ fn is_of_group(pid: i32) -> bool {
 /// In front and supervisor, which inherits it: from now on these signals wait until they are taken.
 /// Returns where the front hears of them.
 pub fn block() -> io::Result<OwnedFd> {
-    let all = set(FOR_PROGRAM.into_iter().chain([libc::SIGCHLD]));
+    let all = set(for_program().chain([libc::SIGCHLD]));
     // SAFETY: the structures outlive the calls; a new descriptor is ours alone.
     unsafe {
         // Ended children wait to be asked for.
@@ -247,6 +292,7 @@ pub fn next(fd: &OwnedFd) -> Option<Came> {
             signal: info.ssi_signo as i32,
             by_kernel: info.ssi_code == SI_KERNEL,
             sender: info.ssi_pid as i32,
+            queued: (info.ssi_code == libc::SI_QUEUE).then_some((info.ssi_ptr, info.ssi_uid)),
             is_over: false,
             is_passed_on: false,
         })
@@ -273,7 +319,7 @@ pub fn take(signal: i32) -> bool {
 /// In the supervisor, before there is a program: it has missed what waits now, so that counts as sent to
 /// the front alone.
 pub fn forget_early() {
-    for signal in FOR_PROGRAM {
+    for signal in for_program() {
         take(signal);
     }
 }

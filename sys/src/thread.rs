@@ -47,8 +47,9 @@ pub unsafe fn spawn(
         let top = arch::lay_stack(block.add(STACK), entry, arg);
 
         // Root and working directory are its own: a thread that shares them may not change its mount
-        // namespace.
+        // namespace. Who traces the program and follows its threads is not given this one.
         let mut flags = libc::CLONE_VM
+            | libc::CLONE_UNTRACED
             | libc::CLONE_SIGHAND
             | libc::CLONE_THREAD
             | libc::CLONE_SYSVSEM

@@ -91,6 +91,69 @@ fn a_signal_from_the_shell_comes_once() {
     assert_eq!(done.code(), Some(4), "{done}");
 }
 
+/// Signals that the program may have a meaning for, and what `sigqueue` sends along.
+#[test]
+fn signals_that_mean_something_to_the_program() {
+    let mut run = Run::new(64, [compile("signals")]).start();
+    run.wait_for_output("ready");
+    let (first, last) = (libc::SIGRTMIN(), libc::SIGRTMAX());
+    use libc::{SIGIO, SIGPROF, SIGPWR, SIGURG, SIGVTALRM, SIGXCPU};
+    for signal in [
+        SIGXCPU,
+        SIGVTALRM,
+        SIGPROF,
+        SIGIO,
+        SIGPWR,
+        SIGURG,
+        first,
+        first + 3,
+        last,
+    ] {
+        kill(run.front(), signal);
+        run.wait_for_output(&format!("\n{signal}\n"));
+    }
+    for signal in [libc::SIGUSR1, first] {
+        let value = libc::sigval {
+            sival_ptr: 42 as *mut libc::c_void,
+        };
+        // SAFETY: no memory is passed.
+        assert_eq!(unsafe { libc::sigqueue(run.front(), signal, value) }, 0);
+        run.wait_for_output(&format!("\n{signal}: 42 from {}\n", std::process::id()));
+    }
+    kill(run.front(), libc::SIGTERM);
+    let done = run.finish();
+    assert_eq!(done.code(), Some(0), "{done}");
+}
+
+#[test]
+fn the_environment_is_what_it_was() {
+    let program = compile("environment");
+    let _machine = machine();
+    let said = |through: &[&str]| {
+        let mut command = Command::new(&program);
+        let done = command.args(through).arg(&program).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    };
+    let hugeswap = hugeswap().to_str().unwrap();
+    let managed = said(&[hugeswap, "run", "--memory", "64M", "--swap", "ram", "--"]);
+    assert_eq!(managed, said(&[]));
+    assert!(
+        managed.contains("A=first\nno value\nA=second\n=odd\n"),
+        "{managed}"
+    );
+}
+
+/// Who follows all threads of a program is not given the engine's.
+#[test]
+fn a_tracer_sees_the_programs_threads() {
+    let program = compile("traced");
+    let program = program.to_str().unwrap();
+    let done = Run::new(64, [program, program]).ok();
+    assert_eq!(done.stdout, "1 forks, 0 clones, 2 ends\n", "{done}");
+    done.has_swapped();
+}
+
 #[test]
 fn sigint_and_sigquit_to_the_front_alone() {
     for (signal, name) in [(libc::SIGINT, "INT"), (libc::SIGQUIT, "QUIT")] {

@@ -135,6 +135,10 @@ fn remaps() {
         "not_there",
         "watched",
         "grown_over",
+        "side_by_side",
+        "advised",
+        "hole_behind",
+        "mirrored",
     ] {
         let done = Run::new(64, [program.to_str().unwrap(), what])
             .seconds(60)
@@ -142,6 +146,14 @@ fn remaps() {
         assert_eq!(done.stdout, "ok\n", "{what}: {done}");
         done.has_swapped();
     }
+}
+
+/// Memory for code that is made while the program runs, where calls reach it.
+#[test]
+fn code_within_reach() {
+    let done = Run::new(64, [compile("reach")]).ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done.has_swapped();
 }
 
 /// What the kernel refuses, or does in part, is the same with us, and so is every page after it.

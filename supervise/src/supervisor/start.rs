@@ -28,7 +28,7 @@ use crate::processes::{Door, Pages, Processes};
 use crate::run_args::RunArgs;
 use crate::stats_file::StatsFile;
 use crate::sys::{self, Process};
-use crate::{fault_file, inject, signals, tasks, unmanaged, zero_copy};
+use crate::{environment, fault_file, inject, signals, tasks, unmanaged, zero_copy};
 
 /// Descriptors that a process needs here, and those of the moment in which it comes.
 const OF_A_PROCESS: usize = 13;
@@ -281,9 +281,11 @@ fn spawn(plan: &Plan<'_>, address: &str, control: Writer, pages: Pages) -> Resul
     use std::os::unix::process::CommandExt;
     command
         .arg0(&plan.args.program[0])
-        .args(&plan.args.program[1..])
-        .env("LD_PRELOAD", preload)
-        .env(ENV, address);
+        .args(&plan.args.program[1..]);
+    environment::give(
+        &mut command,
+        &[("LD_PRELOAD", &preload), (ENV, address.as_ref())],
+    );
     os::kill_with_me(&mut command);
     let watch = if control.settings.no_move != 0 {
         zero_copy::Watch::Pins

@@ -358,6 +358,100 @@ static void grown_over(void) {
   verify_from(p + from + len, from + len, bytes - from - len, 1, "behind");
 }
 
+/* Pieces that lie side by side, each moved by a thread of its own, at the same time and by the same distance. */
+enum { MOVERS = 4 };
+static const size_t piece = 12 * MB;
+static pthread_barrier_t together;
+static char *other_place;
+static void *mover(void *arg) {
+  size_t from = 20 * MB + (size_t)arg * piece;
+  char *at = p + from, *to = other_place + (size_t)arg * piece;
+  for (int i = 0; i < 60; i++) {
+    pthread_barrier_wait(&together);
+    MUST(mremap(at, piece, piece, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+    char *was = at;
+    at = to;
+    to = was;
+    pthread_barrier_wait(&together);
+    if (i % 10 == 9) verify_from(at, from, piece, 1, "a piece");
+  }
+  return 0;
+}
+static void side_by_side(void) {
+  pthread_t t[MOVERS];
+  other_place = map_rw(MOVERS * piece);
+  MUST(pthread_barrier_init(&together, 0, MOVERS) == 0);
+  for (size_t i = 0; i < MOVERS; i++) MUST(pthread_create(&t[i], 0, mover, (void *)i) == 0);
+  for (size_t i = 0; i < MOVERS; i++) MUST(pthread_join(t[i], 0) == 0);
+  verify(p, bytes, 1, "after it");
+}
+
+/* The C library makes this call itself. What was advised must not join what is moved with what is around it. */
+static void advised(void) {
+  MUST(posix_madvise(p, bytes, POSIX_MADV_SEQUENTIAL) == 0);
+  errno = 5;
+  MUST(posix_madvise(p, bytes, 77) == EINVAL && posix_madvise(p + 1, PAGE, POSIX_MADV_NORMAL) == EINVAL && errno == 5);
+  MUST(posix_madvise(p, bytes, POSIX_MADV_DONTNEED) == 0);
+  char *q = map_rw(16 * MB), *r = map_rw(64 * MB);
+  MUST(mremap(p + 32 * MB, 16 * MB, 16 * MB, MREMAP_MAYMOVE | MREMAP_FIXED, q) == q);
+  fill(r, 64 * MB, 3);
+  MUST(mremap(q, 16 * MB, 16 * MB, MREMAP_MAYMOVE | MREMAP_FIXED, p + 32 * MB) == p + 32 * MB);
+  verify(p, bytes, 1, "moved out and back");
+  verify(r, 64 * MB, 3, "others");
+}
+
+/* Behind the mapping that moves is nothing: what lies where that would come to stays (Linux 6.17). */
+static void hole_behind(void) {
+  const size_t n = 10 * PAGE, all = 2 * MB;
+  int fd = memfd_create("hole", 0);
+  MUST(fd != -1 && ftruncate(fd, n) == 0);
+  for (size_t kind = 0; kind < 4; kind++) {
+    const int anon = MAP_PRIVATE | MAP_ANONYMOUS, rw = PROT_READ | PROT_WRITE;
+    char *hole = mmap(0, 4 * MB, PROT_NONE, anon, -1, 0), *at = hole + MB, *d = p + (8 + 8 * kind) * MB;
+    MUST(hole != MAP_FAILED && munmap(hole, 4 * MB) == 0);
+    int flags = (kind == 0 ? MAP_SHARED : kind == 1 ? MAP_PRIVATE : anon) | MAP_FIXED;
+    MUST(mmap(at, n, kind == 2 ? rw | PROT_EXEC : rw, flags, kind < 2 ? fd : -1, 0) == at);
+    memset(at, 's', n);
+    char *got = mremap(at, all, all, MREMAP_MAYMOVE | MREMAP_FIXED, d);
+    if (got == MAP_FAILED) {
+      MUST(errno == EFAULT);
+      return;
+    }
+    MUST(got == d && d[0] == 's' && d[n - 1] == 's');
+    verify_from(d + n, d + n - p, all - n, 1, "over the hole");
+    verify_from(d - 6 * MB, d - 6 * MB - p, 6 * MB, 1, "before it");
+  }
+}
+
+/* An old size of 0: shared memory once more, where the program had something before. */
+static void mirrored(void) {
+  const size_t n = 8 * MB;
+  char *r = map_rw(9 * n), *others[20];
+  fill(r, 9 * n, 3);
+  MUST(munmap(r, 9 * n) == 0);
+  for (int i = 0; i < 70; i++) MUST(munmap(map_rw(3 * PAGE), 3 * PAGE) == 0);
+  int fd = memfd_create("mirrored", 0);
+  MUST(fd != -1 && ftruncate(fd, n) == 0);
+  char *m = mmap(0, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  MUST(m != MAP_FAILED);
+  fill(m, n, 7);
+  MUST(mremap(m, 0, n, MREMAP_MAYMOVE | MREMAP_FIXED, r + n) == r + n);
+  MUST(mremap(m, 0, n, MREMAP_MAYMOVE | MREMAP_FIXED, p + n) == p + n);
+  MUST(mremap(p, 0, n, MREMAP_MAYMOVE) == MAP_FAILED && errno == EINVAL);
+  for (int i = 0; i < 20; i++) {
+    others[i] = map_rw(4 * MB);
+    verify_zero(others[i], 4 * MB, "new");
+    fill(others[i], 4 * MB, 100 + i);
+  }
+  verify(m, n, 7, "shared");
+  verify(r + n, n, 7, "mirrored");
+  verify(p + n, n, 7, "mirrored over something");
+  MUST(madvise(p + n, n, MADV_FREE) == -1 && errno == EINVAL);
+  for (int i = 0; i < 20; i++) verify(others[i], 4 * MB, 100 + i, "others");
+  verify(p, n, 1, "before");
+  verify_from(p + 2 * n, 2 * n, bytes - 2 * n, 1, "behind");
+}
+
 int main(int argc, char **argv) {
   MUST(argc == 2);
   p = map_rw(bytes);
@@ -367,7 +461,8 @@ int main(int argc, char **argv) {
     void (*run)(void);
   } cases[] = {{"wiped", wiped},   {"not_for_children", not_for_children}, {"guarded", guarded}, {"keyed", keyed},
                {"pinned", pinned}, {"phases", phases},                     {"pieces", pieces},   {"longer", longer},
-               {"several", several}, {"shared", shared}, {"cut", cut}, {"kept", kept}, {"attached", attached}, {"not_there", not_there}, {"watched", watched}, {"grown_over", grown_over}};
+               {"several", several}, {"shared", shared}, {"cut", cut}, {"kept", kept}, {"attached", attached}, {"not_there", not_there}, {"watched", watched}, {"grown_over", grown_over},
+               {"side_by_side", side_by_side}, {"advised", advised}, {"hole_behind", hole_behind}, {"mirrored", mirrored}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     if (!strcmp(argv[1], cases[i].name)) {
       cases[i].run();
