@@ -18,7 +18,7 @@ pub const LEAST_DESCRIPTORS: u64 = 48;
 /// page tables, stacks and the program's libraries.
 const OUTSIDE: u64 = 24 * MIB;
 /// What a memory group has to have beside `--memory`: 16 MiB, but for what is lost in rounding.
-const BESIDE: u64 = 15 * MIB;
+pub const BESIDE: u64 = 15 * MIB;
 /// Where nothing at all is known of the machine.
 const UNKNOWN: u64 = 2 * GIB;
 /// What a disk keeps for others: a fifth of it, and this much at least.
@@ -71,10 +71,20 @@ pub fn in_place_of(given: u64) -> Option<Chosen> {
 }
 
 fn in_group(given: u64, room: GroupRoom) -> Option<Chosen> {
-    let left = left_by(room);
-    let bytes = left.bytes.max(LEAST_MEMORY);
     let is_too_small = room.limit < given.saturating_add(BESIDE);
-    (is_too_small && bytes < given).then_some(Chosen { bytes, ..left })
+    let left = left_by(room);
+    let chosen = match left.bytes < LEAST_MEMORY && room.limit >= LEAST_MEMORY {
+        true => Chosen {
+            bytes: LEAST_MEMORY,
+            why: format!(
+                "it is the least that a run needs, and the memory group's limit of {} has little room beside it",
+                Size::from_bytes(room.limit)
+            ),
+        },
+        // Where the group is smaller than that there can be no run.
+        false => left,
+    };
+    (is_too_small && chosen.bytes < given).then_some(chosen)
 }
 
 /// Swap for a run of so much memory, where there is room for it.
@@ -154,6 +164,8 @@ mod tests {
         assert_eq!(of(128, 70 * MIB, 60 * MIB), Some(48));
         assert_eq!(of(64, 70 * MIB, 60 * MIB), Some(48));
         assert_eq!(of(48, 60 * MIB, 58 * MIB), None);
+        assert_eq!(of(64, 40 * MIB, 38 * MIB), Some(14));
+        assert_eq!(of(48, 48 * MIB, 48 * MIB), None);
     }
 
     #[test]

@@ -80,6 +80,9 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
 /// What the user gave, but no more than the memory group can hold.
 fn given(size: Size) -> Chosen {
     if let Some(less) = sizing::in_place_of(size.bytes()) {
+        if less.bytes < LEAST_MEMORY {
+            return less;
+        }
         errln!(
             "hugeswap: warning: --memory {size} does not fit here, {} does: {}",
             Size::from_bytes(less.bytes),
@@ -111,6 +114,12 @@ fn limit(args: &RunArgs) -> Result<Chosen, Failure> {
     }
     let least = Size::from_bytes(LEAST_MEMORY);
     let message = match args.memory {
+        Some(s) if s.bytes() >= LEAST_MEMORY => format!(
+            "there is too little memory here for a run: {} ({}); give the group {} or more",
+            Size::from_bytes(chosen.bytes),
+            chosen.why,
+            Size::from_bytes(LEAST_MEMORY + sizing::BESIDE)
+        ),
         Some(s) => format!(
             "--memory {} is too little: hugeswap itself needs some of it; give {least} or more",
             s.exact()
