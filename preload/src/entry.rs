@@ -7,16 +7,24 @@ use crate::frame::{to_c, Frame, PROCESS_MADVISE, SETNS, UNSHARE};
 use crate::{advise, deputy, gate, hooks, sandbox};
 use hugeswap::sys::mem;
 
+/// Words from what an entry stores to where it returns to: see `hugeswap_hook_common`.
+const RETURNS_TO: usize = 13;
+
 /// On the program's stack: finds a stack for the hook.
 #[no_mangle]
 unsafe extern "C" fn hugeswap_hook_begin(args: *const usize) -> *mut Frame {
     let index = gate::come_in();
     let end = gate::end_of_stack(index);
     let frame = ((end - size_of::<Frame>()) & !15) as *mut Frame;
-    // SAFETY: the stack is ours until `end`; the entry stored seven words at `args`.
+    // SAFETY: the stack is ours until `end`; the entry stored seven words at `args`, and where it returns to lies
+    // behind what else it keeps.
     unsafe {
         let a = core::array::from_fn(|i| *args.add(i));
-        frame.write(Frame::new(*args.add(6), a, index));
+        let caller = *args.add(RETURNS_TO);
+        frame.write(Frame {
+            caller,
+            ..Frame::new(*args.add(6), a, index)
+        });
     }
     frame
 }

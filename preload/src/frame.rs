@@ -54,6 +54,8 @@ pub struct Frame {
     pub direct: bool,
     /// Which of the stacks it is on.
     pub index: usize,
+    /// Where the program goes on after it; 0 where that is not known.
+    pub caller: usize,
 }
 
 impl Frame {
@@ -65,6 +67,7 @@ impl Frame {
             result: 0,
             direct: false,
             index,
+            caller: 0,
         }
     }
 

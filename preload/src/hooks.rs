@@ -12,7 +12,8 @@ use crate::frame::{
 use crate::own::{self, Rest};
 use crate::state::state;
 use crate::{
-    advise, alone, arch, brk, fork, gate, lock, look, map, protect, release, remap, rights, sandbox,
+    advise, alone, arch, brk, fork, gate, go, lock, look, map, protect, release, remap, rights,
+    sandbox,
 };
 use hugeswap::sys::syscall::{check, raw};
 use hugeswap::sys::Errno;
@@ -110,7 +111,7 @@ fn dispatch(f: &mut Frame) {
         return;
     };
     let r = match f.call {
-        MMAP => map::mmap(e, bell, a),
+        MMAP => map::mmap(e, bell, a, go::must_be_left_alone(f.caller)),
         MUNMAP => map::munmap(e, bell, a[0], a[1]),
         MPROTECT => protect::mprotect(e, bell, a, None),
         PKEY_MPROTECT => protect::mprotect(e, bell, a, Some(a[3] as i32)),

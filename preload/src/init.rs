@@ -3,8 +3,8 @@
 use crate::state::state;
 use crate::window::Window;
 use crate::{
-    alone, arch, brk, c_thread, calls, exec, failure, found, gate, maps, patch, resident, rights,
-    tasks,
+    alone, arch, brk, c_thread, calls, exec, failure, found, gate, go, maps, patch, resident,
+    rights, tasks,
 };
 use core::ffi::CStr;
 use hugeswap::control;
@@ -152,6 +152,7 @@ fn set_up(address: &[u8]) -> Result<(), Failed> {
         found::adopt(e);
     }
     exec::set_up();
+    go::set_up();
     // SAFETY: in the constructor, before the program's threads.
     unsafe { targets.redirect() }.map_err(|e| format!("the C library cannot be hooked: {e}"))?;
     resident::find_rseq();

@@ -56,6 +56,7 @@ mod fork;
 mod found;
 mod frame;
 mod gate;
+mod go;
 mod hooks;
 mod init;
 mod lock;

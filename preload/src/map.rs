@@ -17,18 +17,27 @@ use hugeswap::sys::{mem, syscall, Errno};
 
 pub const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 
-pub fn mmap(e: &Engine, bell: usize, a: [usize; 6]) -> Result<usize> {
+/// `left_alone`: what is mapped is not to be managed.
+pub fn mmap(e: &Engine, bell: usize, a: [usize; 6], left_alone: bool) -> Result<usize> {
     let (prot, flags) = (a[2] as i32 & PROT, a[3] as i32);
     // The kernel wants an offset of whole pages also where it does not use it.
     let Some(len) = pages(a[1]).filter(|_| a[5] % PAGE_SIZE == 0) else {
         // SAFETY: the program's own call.
         return check(unsafe { raw(libc::SYS_mmap, a) });
     };
+    let ordinary = !left_alone && is_ordinary(prot, flags & !FIXED);
     let at = if flags & FIXED != 0 {
-        mmap_fixed(e, bell, a, len, prot, flags)?
+        mmap_fixed(e, bell, a, len, prot, flags, ordinary)?
     } else {
-        mmap_anywhere(e, bell, a, len, prot, flags)?
+        mmap_anywhere(e, bell, a, len, prot, flags, ordinary)?
     };
+    if left_alone
+        && flags & FIXED != 0
+        && prot != libc::PROT_NONE
+        && is_ordinary(prot, flags & !FIXED)
+    {
+        e.cache.stats().unmanaged_bytes.add(len as u64);
+    }
     if lock::mapped(e, at, len).is_err() && flags & FIXED == 0 {
         // Under mlockall(MCL_FUTURE) there is no more than may be locked.
         munmap(e, bell, at, len)?;
@@ -44,11 +53,12 @@ fn mmap_anywhere(
     len: usize,
     prot: i32,
     flags: i32,
+    ordinary: bool,
 ) -> Result<usize> {
     let addr = a[0];
     // SAFETY: the program's own call.
     let plain = || check(unsafe { raw(libc::SYS_mmap, a) });
-    if !is_ordinary(prot, flags) {
+    if !ordinary {
         if flags & libc::MAP_ANONYMOUS != 0
             && flags & libc::MAP_TYPE == libc::MAP_PRIVATE
             && prot != libc::PROT_NONE
@@ -180,6 +190,7 @@ fn mmap_fixed(
     len: usize,
     prot: i32,
     flags: i32,
+    ordinary: bool,
 ) -> Result<usize> {
     let addr = a[0];
     // SAFETY: the program's own call.
@@ -191,7 +202,6 @@ fn mmap_fixed(
         return plain(a);
     };
     let _own = reserve(addr, end);
-    let ordinary = is_ordinary(prot, flags & !FIXED);
     if !state().lock().is_ours(addr, end) {
         let at = plain(a)?;
         // As with a hint: what is large is managed wherever it lies. JVMs reserve their heaps so.

@@ -54,20 +54,22 @@ fn check_executable(path: PathBuf) -> Result<PathBuf, Failure> {
     Ok(path)
 }
 
+/// The first bytes, with headers and notes; none of what is executable but not readable: exec works, so let it.
+fn read_head(file: &Path) -> Vec<u8> {
+    let mut head = vec![0u8; 8192];
+    let n = File::open(file).and_then(|mut f| f.read(&mut head));
+    head.truncate(n.unwrap_or(0));
+    head
+}
+
 /// Refuses what a preloaded library cannot reach: it would run, but unmanaged, above the limit.
 pub fn check_manageable(path: &Path) -> Result<(), Failure> {
     let mut file = path.to_path_buf();
     for _ in 0..4 {
         let meta = fs::metadata(&file).map_err(|e| cannot(&file, &format!("can't be run: {e}")))?;
         check_ids(&file, meta.mode(), meta.uid(), meta.gid())?;
-        let mut head = vec![0u8; 4096];
-        let n = File::open(&file)
-            .and_then(|mut f| f.read(&mut head))
-            // Executable but not readable: exec works, so let it.
-            .unwrap_or(0);
-        head.truncate(n);
-        match kind(&head) {
-            Kind::Dynamic { interpreter } => {
+        match kind(&read_head(&file)) {
+            Kind::Dynamic { interpreter, .. } => {
                 if interpreter.windows(4).any(|w| w == b"musl") {
                     return Err(cannot(
                         &file,
@@ -112,6 +114,8 @@ fn check_ids(path: &Path, mode: u32, uid: u32, gid: u32) -> Result<(), Failure> 
 enum Kind {
     Dynamic {
         interpreter: Vec<u8>,
+        /// Go's linker made it.
+        go: bool,
     },
     Static,
     /// ELF of 32 bits.
@@ -163,17 +167,69 @@ fn elf_kind(head: &[u8]) -> Option<Kind> {
         u16_at(56)? as usize,
     );
     const PT_INTERP: u32 = 3;
+    const PT_NOTE: u32 = 4;
+    let part = |at: usize| {
+        let (offset, size) = (u64_at(at + 8)? as usize, u64_at(at + 32)? as usize);
+        head.get(offset..offset.checked_add(size)?)
+    };
+    let (mut interpreter, mut go) = (None, false);
     for i in 0..phnum {
         let at = phoff.checked_add(i * phentsize)?;
-        if u32_at(at)? == PT_INTERP {
-            let (offset, size) = (u64_at(at + 8)? as usize, u64_at(at + 32)? as usize);
-            let name = head.get(offset..offset.checked_add(size)?).unwrap_or(b"");
-            return Some(Kind::Dynamic {
-                interpreter: name.to_vec(),
-            });
+        match u32_at(at)? {
+            PT_INTERP => interpreter = Some(part(at).unwrap_or(b"").to_vec()),
+            PT_NOTE => go |= part(at).is_some_and(has_go_note),
+            _ => {}
         }
     }
-    Some(Kind::Static)
+    Some(match interpreter {
+        Some(interpreter) => Kind::Dynamic { interpreter, go },
+        None => Kind::Static,
+    })
+}
+
+/// Whether notes (name's length, contents' length, kind; name; contents) have Go's build id among them.
+fn has_go_note(mut notes: &[u8]) -> bool {
+    let word = |notes: &[u8], i: usize| {
+        let bytes = notes.get(4 * i..4 * i + 4)?;
+        Some(u32::from_le_bytes(bytes.try_into().ok()?) as usize)
+    };
+    while let (Some(name), Some(contents), Some(kind)) =
+        (word(notes, 0), word(notes, 1), word(notes, 2))
+    {
+        if kind == 4
+            && notes
+                .get(12..)
+                .is_some_and(|rest| rest.starts_with(b"Go\0\0"))
+            && name == 4
+        {
+            return true;
+        }
+        let len = 12 + name.next_multiple_of(4) + contents.next_multiple_of(4);
+        notes = notes.get(len..).unwrap_or_default();
+    }
+    false
+}
+
+/// What a program of Go's is to be told, beside what `GODEBUG` tells it already: memory that it gives back by a system
+/// call of its own may have its old contents when it comes again. Without that none of it could be managed.
+pub fn go_debug(path: &Path, given: Option<OsString>) -> Option<OsString> {
+    const ZEROS: &str = "madvdontneed=0";
+    if !is_go(path) {
+        return None;
+    }
+    let mut debug = given.unwrap_or_default();
+    if debug.as_bytes().windows(13).any(|w| w == b"madvdontneed=") {
+        return None;
+    }
+    if !debug.is_empty() {
+        debug.push(",");
+    }
+    debug.push(ZEROS);
+    Some(debug)
+}
+
+fn is_go(path: &Path) -> bool {
+    matches!(kind(&read_head(path)), Kind::Dynamic { go: true, .. })
 }
 
 const LIBRARY: &str = "libhugeswap_preload.so";

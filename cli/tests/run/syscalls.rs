@@ -156,6 +156,34 @@ fn code_within_reach() {
     done.has_swapped();
 }
 
+/// Go's runtime takes what it has given back for zeros, unless it is told not to.
+#[test]
+fn memory_of_go() {
+    let program = compile("go_like");
+    for (given, has) in [
+        (None, "madvdontneed=0"),
+        (Some("gctrace=0"), "gctrace=0,madvdontneed=0"),
+        (Some("madvdontneed=1"), "madvdontneed=1"),
+    ] {
+        // What is not managed is above the limit.
+        let mut run = Run::new(64, [&program]).above(256);
+        if let Some(given) = given {
+            run = run.env("GODEBUG", given);
+        }
+        let done = run.ok();
+        assert_eq!(done.stdout, format!("{has}\nok\n"), "{done}");
+        match has {
+            // Nothing of it can be managed.
+            "madvdontneed=1" => assert_eq!(done.counter("pswpout"), 0, "{done}"),
+            _ => _ = done.has_swapped(),
+        }
+    }
+    // Whoever starts it has not told it.
+    let script = format!("{}; echo $?", program.display());
+    let done = Run::new(64, ["sh", "-c", &script]).above(256).ok();
+    assert_eq!(done.stdout, "nothing\nok\n0\n", "{done}");
+}
+
 /// What the kernel refuses, or does in part, is the same with us, and so is every page after it.
 #[test]
 fn asked_and_answered() {

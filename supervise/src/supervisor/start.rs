@@ -1,5 +1,6 @@
 //! How a run begins: its pages and devices are made, and the program is started.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -28,7 +29,7 @@ use crate::processes::{Door, Pages, Processes};
 use crate::run_args::RunArgs;
 use crate::stats_file::StatsFile;
 use crate::sys::{self, Process};
-use crate::{environment, fault_file, inject, signals, tasks, unmanaged, zero_copy};
+use crate::{environment, fault_file, inject, program, signals, tasks, unmanaged, zero_copy};
 
 /// Descriptors that a process needs here, and those of the moment in which it comes.
 const OF_A_PROCESS: usize = 13;
@@ -282,10 +283,10 @@ fn spawn(plan: &Plan<'_>, address: &str, control: Writer, pages: Pages) -> Resul
     command
         .arg0(&plan.args.program[0])
         .args(&plan.args.program[1..]);
-    environment::give(
-        &mut command,
-        &[("LD_PRELOAD", &preload), (ENV, address.as_ref())],
-    );
+    let go_debug = program::go_debug(&plan.path, std::env::var_os("GODEBUG"));
+    let mut ours: Vec<(&str, &OsStr)> = vec![("LD_PRELOAD", &preload), (ENV, address.as_ref())];
+    ours.extend(go_debug.as_deref().map(|debug| ("GODEBUG", debug)));
+    environment::give(&mut command, &ours);
     os::kill_with_me(&mut command);
     let watch = if control.settings.no_move != 0 {
         zero_copy::Watch::Pins

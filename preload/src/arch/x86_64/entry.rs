@@ -199,7 +199,8 @@ global_asm!(
     ".cfi_offset rbx, -24",
     "push r12",
     ".cfi_offset r12, -32",
-    // Seven words for the hook, the signals that the program has blocked, its flags.
+    // Seven words for the hook, the signals that the program has blocked, its flags. (And above these three registers,
+    // and where this returns to: `RETURNS_TO`.)
     "pushfq",
     "sub rsp, 72",
     "mov [rsp], rdi",
