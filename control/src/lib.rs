@@ -10,6 +10,7 @@
 //! Nobody holds a lock in any of them, so that `kill -9` of anyone leaves them usable.
 #![allow(unsafe_code)]
 
+pub mod go;
 pub mod link;
 mod orders;
 mod own;

@@ -18,7 +18,9 @@ pub const LEAST_DESCRIPTORS: u64 = 48;
 /// page tables, stacks and the program's libraries.
 const OUTSIDE: u64 = 24 * MIB;
 /// What a memory group has to have beside `--memory`: 16 MiB, but for what is lost in rounding.
-pub const BESIDE: u64 = 15 * MIB;
+const BESIDE: u64 = 15 * MIB;
+/// The smallest memory group that a run fits into.
+pub const LEAST_GROUP: u64 = LEAST_MEMORY + 16 * MIB;
 /// Where nothing at all is known of the machine.
 const UNKNOWN: u64 = 2 * GIB;
 /// What a disk keeps for others: a fifth of it, and this much at least.

@@ -25,17 +25,19 @@ pub fn mmap(e: &Engine, bell: usize, a: [usize; 6], left_alone: bool) -> Result<
         // SAFETY: the program's own call.
         return check(unsafe { raw(libc::SYS_mmap, a) });
     };
-    let ordinary = !left_alone && is_ordinary(prot, flags & !FIXED);
-    let at = if flags & FIXED != 0 {
-        mmap_fixed(e, bell, a, len, prot, flags, ordinary)?
-    } else {
-        mmap_anywhere(e, bell, a, len, prot, flags, ordinary)?
+    let owner = match !left_alone && is_ordinary(prot, flags & !FIXED) {
+        true => Owner::Engine,
+        false => Owner::Kernel,
     };
-    if left_alone
-        && flags & FIXED != 0
-        && prot != libc::PROT_NONE
-        && is_ordinary(prot, flags & !FIXED)
-    {
+    let at = if flags & FIXED != 0 {
+        mmap_fixed(e, bell, a, len, owner)?
+    } else {
+        mmap_anywhere(e, bell, a, len, owner)?
+    };
+    let private = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;
+    let is_private = flags & (libc::MAP_ANONYMOUS | libc::MAP_TYPE) == private;
+    let counts = is_private && prot != libc::PROT_NONE && (left_alone || flags & FIXED == 0);
+    if counts && owner == Owner::Kernel {
         e.cache.stats().unmanaged_bytes.add(len as u64);
     }
     if lock::mapped(e, at, len).is_err() && flags & FIXED == 0 {
@@ -51,20 +53,12 @@ fn mmap_anywhere(
     bell: usize,
     a: [usize; 6],
     len: usize,
-    prot: i32,
-    flags: i32,
-    ordinary: bool,
+    owner: Owner,
 ) -> Result<usize> {
-    let addr = a[0];
+    let (addr, prot, flags) = (a[0], a[2] as i32 & PROT, a[3] as i32);
     // SAFETY: the program's own call.
     let plain = || check(unsafe { raw(libc::SYS_mmap, a) });
-    if !ordinary {
-        if flags & libc::MAP_ANONYMOUS != 0
-            && flags & libc::MAP_TYPE == libc::MAP_PRIVATE
-            && prot != libc::PROT_NONE
-        {
-            e.cache.stats().unmanaged_bytes.add(len as u64);
-        }
+    if owner == Owner::Kernel {
         return plain();
     }
     let adopted = |got: usize| {
@@ -183,16 +177,8 @@ pub fn adopt(e: &Engine, bell: usize, at: usize, len: usize, prot: i32, contents
     }
 }
 
-fn mmap_fixed(
-    e: &Engine,
-    bell: usize,
-    a: [usize; 6],
-    len: usize,
-    prot: i32,
-    flags: i32,
-    ordinary: bool,
-) -> Result<usize> {
-    let addr = a[0];
+fn mmap_fixed(e: &Engine, bell: usize, a: [usize; 6], len: usize, owner: Owner) -> Result<usize> {
+    let (addr, prot, flags) = (a[0], a[2] as i32 & PROT, a[3] as i32);
     // SAFETY: the program's own call.
     let plain = |a: [usize; 6]| check(unsafe { raw(libc::SYS_mmap, a) });
     let Some(end) = addr
@@ -205,18 +191,14 @@ fn mmap_fixed(
     if !state().lock().is_ours(addr, end) {
         let at = plain(a)?;
         // As with a hint: what is large is managed wherever it lies. JVMs reserve their heaps so.
-        if ordinary && at == addr && len >= PMD_SIZE {
+        if owner == Owner::Engine && at == addr && len >= PMD_SIZE {
             adopt(e, bell, at, len, prot, Contents::of_flags(flags));
         }
         return Ok(at);
     }
     if flags & libc::MAP_FIXED_NOREPLACE == libc::MAP_FIXED_NOREPLACE {
-        return map_noreplace(e, bell, a, (addr, end), ordinary);
+        return map_noreplace(e, bell, a, (addr, end), owner);
     }
-    let owner = match ordinary {
-        true => Owner::Engine,
-        false => Owner::Kernel,
-    };
     map_over(e, bell, a, (addr, end), owner)
 }
 
@@ -283,7 +265,7 @@ fn map_noreplace(
     bell: usize,
     a: [usize; 6],
     (start, end): (usize, usize),
-    ordinary: bool,
+    owner: Owner,
 ) -> Result<usize> {
     let free = {
         let mut s = state().lock();
@@ -299,7 +281,7 @@ fn map_noreplace(
         free
     };
     let prot = a[2] as i32;
-    if ordinary && free == [(start, end)] {
+    if owner == Owner::Engine && free == [(start, end)] {
         // As if it had been taken from the window for it.
         let opened = open(e, start, end - start, prot);
         return match opened {
@@ -325,7 +307,7 @@ fn map_noreplace(
         s.window.strip(start, end);
         return Err(err);
     }
-    if ordinary {
+    if owner == Owner::Engine {
         adopt(e, bell, start, end - start, prot, Contents::MaybePages);
     } else {
         state().lock().put_foreign(start, end);

@@ -108,9 +108,11 @@ fn mirror(e: &Engine, bell: usize, a: [usize; 6], target: Stretch) -> Result<usi
     let plain = || check(unsafe { raw(libc::SYS_mremap, a) });
     let known = libc::MREMAP_FIXED | libc::MREMAP_MAYMOVE;
     // Of other flags the kernel wants none here; and where it is free to choose the window is taken.
-    let placed = a[3] == known as usize && target.0 % PAGE_SIZE == 0;
+    if a[3] != known as usize || target.0 % PAGE_SIZE != 0 {
+        return plain();
+    }
     let _own = reserve(target.0, target.1);
-    if !placed || !state().lock().is_ours(target.0, target.1) {
+    if !state().lock().is_ours(target.0, target.1) {
         return plain();
     }
     replace(e, bell, target, Owner::Kernel, plain)

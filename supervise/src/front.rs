@@ -118,7 +118,7 @@ fn limit(args: &RunArgs) -> Result<Chosen, Failure> {
             "there is too little memory here for a run: {} ({}); give the group {} or more",
             Size::from_bytes(chosen.bytes),
             chosen.why,
-            Size::from_bytes(LEAST_MEMORY + sizing::BESIDE)
+            Size::from_bytes(sizing::LEAST_GROUP)
         ),
         Some(s) => format!(
             "--memory {} is too little: hugeswap itself needs some of it; give {least} or more",
@@ -326,11 +326,23 @@ impl Front {
         true
     }
 
+    /// If it has yet to say who else was to go on, it was stopped with all others, a moment after this process: it
+    /// goes on with it.
+    fn supervisor_stopped(&mut self) {
+        self.stopped_for = self.stopped_for.or(Some(Duration::ZERO));
+        let waits = |came: &Came| came.signal == libc::SIGCONT && !came.is_over;
+        if self.asked.iter().any(waits) && self.wake_supervisor() {
+            for came in self.asked.iter_mut().filter(|came| waits(came)) {
+                came.is_passed_on = true;
+            }
+        }
+    }
+
     fn take(&mut self, mut came: Came) {
         if came.signal == libc::SIGCHLD {
             signals::reap_others(self.supervisor);
             match sys::is_stopped(self.supervisor) {
-                true => self.stopped_for = self.stopped_for.or(Some(Duration::ZERO)),
+                true => self.supervisor_stopped(),
                 false => self.stopped_for = None,
             }
             return;

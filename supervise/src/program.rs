@@ -7,6 +7,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use hugeswap_control::go;
+
 use super::failure::{Failure, EXIT_CANNOT_RUN, EXIT_NOT_FOUND};
 
 /// The file that `name` stands for, as execvp finds it.
@@ -177,7 +179,7 @@ fn elf_kind(head: &[u8]) -> Option<Kind> {
         let at = phoff.checked_add(i * phentsize)?;
         match u32_at(at)? {
             PT_INTERP => interpreter = Some(part(at).unwrap_or(b"").to_vec()),
-            PT_NOTE => go |= part(at).is_some_and(has_go_note),
+            PT_NOTE => go |= part(at).is_some_and(go::has_note),
             _ => {}
         }
     }
@@ -187,44 +189,17 @@ fn elf_kind(head: &[u8]) -> Option<Kind> {
     })
 }
 
-/// Whether notes (name's length, contents' length, kind; name; contents) have Go's build id among them.
-fn has_go_note(mut notes: &[u8]) -> bool {
-    let word = |notes: &[u8], i: usize| {
-        let bytes = notes.get(4 * i..4 * i + 4)?;
-        Some(u32::from_le_bytes(bytes.try_into().ok()?) as usize)
-    };
-    while let (Some(name), Some(contents), Some(kind)) =
-        (word(notes, 0), word(notes, 1), word(notes, 2))
-    {
-        if kind == 4
-            && notes
-                .get(12..)
-                .is_some_and(|rest| rest.starts_with(b"Go\0\0"))
-            && name == 4
-        {
-            return true;
-        }
-        let len = 12 + name.next_multiple_of(4) + contents.next_multiple_of(4);
-        notes = notes.get(len..).unwrap_or_default();
-    }
-    false
-}
-
 /// What a program of Go's is to be told, beside what `GODEBUG` tells it already: memory that it gives back by a system
 /// call of its own may have its old contents when it comes again. Without that none of it could be managed.
 pub fn go_debug(path: &Path, given: Option<OsString>) -> Option<OsString> {
-    const ZEROS: &str = "madvdontneed=0";
-    if !is_go(path) {
-        return None;
-    }
     let mut debug = given.unwrap_or_default();
-    if debug.as_bytes().windows(13).any(|w| w == b"madvdontneed=") {
+    if !is_go(path) || go::writes_zeros(debug.as_bytes()).is_some() {
         return None;
     }
     if !debug.is_empty() {
         debug.push(",");
     }
-    debug.push(ZEROS);
+    debug.push(go::WRITES_ZEROS);
     Some(debug)
 }
 

@@ -21,6 +21,7 @@ fn for_program() -> impl Iterator<Item = i32> {
     FOR_PROGRAM.into_iter().chain(real_time)
 }
 
+/// Those with a name.
 const FOR_PROGRAM: [i32; 19] = [
     libc::SIGHUP,
     libc::SIGINT,

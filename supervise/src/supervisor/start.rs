@@ -8,6 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
+use hugeswap_control::go;
 use hugeswap_control::link::{self, Address, GroupName, Secret, ENV};
 use hugeswap_control::{
     CompressCodec, Control, DeviceEntry, NewDevice, Orders, Settings, SwapIn, Writer, CONTROL_FILE,
@@ -283,9 +284,9 @@ fn spawn(plan: &Plan<'_>, address: &str, control: Writer, pages: Pages) -> Resul
     command
         .arg0(&plan.args.program[0])
         .args(&plan.args.program[1..]);
-    let go_debug = program::go_debug(&plan.path, std::env::var_os("GODEBUG"));
+    let go_debug = program::go_debug(&plan.path, std::env::var_os(go::DEBUG));
     let mut ours: Vec<(&str, &OsStr)> = vec![("LD_PRELOAD", &preload), (ENV, address.as_ref())];
-    ours.extend(go_debug.as_deref().map(|debug| ("GODEBUG", debug)));
+    ours.extend(go_debug.as_deref().map(|debug| (go::DEBUG, debug)));
     environment::give(&mut command, &ours);
     os::kill_with_me(&mut command);
     let watch = if control.settings.no_move != 0 {
