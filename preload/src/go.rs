@@ -1,7 +1,7 @@
 //! Go's runtime gives memory back by a system call of its own, which nobody sees, and takes it for zeros when it comes
 //! again; of what is in swap it would get the old contents. With cgo it maps its memory by the C library, where it
 //! would be managed. So what Go code maps is left alone, unless the runtime was told to write the zeros itself
-//! (`control::go`; `hugeswap run` tells it).
+//! (`control::go`). `hugeswap run` tells it, and so does a program of the run that starts one (`exec`).
 
 use core::ffi::{c_int, c_void, CStr};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};

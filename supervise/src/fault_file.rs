@@ -15,6 +15,14 @@ pub fn open(path: &Path) -> Result<File, Failure> {
     let fail = |e: &dyn std::fmt::Display| {
         Failure::ours(format!("--record-faults {}: {e}", path.display()))
     };
+    // Elsewhere that is the standard output.
+    if path == Path::new("-") {
+        return Err(fail(&"give a file; one of that name is ./-"));
+    }
+    // To open a pipe would wait for a reader, or fail for want of one.
+    if path.metadata().is_ok_and(|m| !m.is_file()) {
+        return Err(fail(&"not a plain file"));
+    }
     let file = File::options()
         .append(true)
         .create(true)
@@ -29,4 +37,30 @@ pub fn open(path: &Path) -> Result<File, Failure> {
         .and_then(|()| (&file).write_all(HEAD))
         .map_err(|e| fail(&e))?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_plain_file_will_do() {
+        let dir = std::env::temp_dir().join(format!("hugeswap-faults-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let (file, pipe) = (dir.join("file"), dir.join("pipe"));
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        for (path, why) in [
+            (Path::new("-"), "give a file; one of that name is ./-"),
+            (&pipe, "not a plain file"),
+            (&dir, "not a plain file"),
+        ] {
+            let said = open(path).map(|_| ()).unwrap_err().message;
+            assert_eq!(said, format!("--record-faults {}: {why}", path.display()));
+        }
+        std::fs::write(&file, "what was there").unwrap();
+        open(&file).unwrap();
+        assert_eq!(std::fs::read(&file).unwrap(), HEAD);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 }

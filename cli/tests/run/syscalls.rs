@@ -178,10 +178,18 @@ fn memory_of_go() {
             _ => _ = done.has_swapped(),
         }
     }
-    // Whoever starts it has not told it.
-    let script = format!("{}; echo $?", program.display());
+    // Another program of the run starts it, and says something else, or nothing.
+    let name = program.display();
+    let script = format!("{name}; echo $?; GODEBUG=a=1 {name}; exec env -u GODEBUG {name}");
     let done = Run::new(64, ["sh", "-c", &script]).above(256).ok();
-    assert_eq!(done.stdout, "nothing\nok\n0\n", "{done}");
+    let told = "madvdontneed=0\nok\n0\na=1,madvdontneed=0\nok\nmadvdontneed=0\nok\n";
+    assert_eq!(done.stdout, told, "{done}");
+    done.has_swapped();
+    // This one says to leave it as it is.
+    let script = format!("GODEBUG=madvdontneed=1 {name}; echo $?");
+    let done = Run::new(64, ["sh", "-c", &script]).above(256).ok();
+    assert_eq!(done.stdout, "madvdontneed=1\nok\n0\n", "{done}");
+    assert_eq!(done.counter("pswpout"), 0, "{done}");
 }
 
 /// What the kernel refuses, or does in part, is the same with us, and so is every page after it.
