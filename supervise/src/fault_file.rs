@@ -20,7 +20,7 @@ pub fn open(path: &Path) -> Result<File, Failure> {
         return Err(fail(&"give a file; one of that name is ./-"));
     }
     // To open a pipe would wait for a reader, or fail for want of one.
-    if path.metadata().is_ok_and(|m| !m.is_file()) {
+    if path.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir()) {
         return Err(fail(&"not a plain file"));
     }
     let file = File::options()
@@ -53,7 +53,7 @@ mod tests {
         for (path, why) in [
             (Path::new("-"), "give a file; one of that name is ./-"),
             (&pipe, "not a plain file"),
-            (&dir, "not a plain file"),
+            (&dir, "Is a directory (os error 21)"),
         ] {
             let said = open(path).map(|_| ()).unwrap_err().message;
             assert_eq!(said, format!("--record-faults {}: {why}", path.display()));
