@@ -3,13 +3,23 @@
 /// The variable of the environment that Go's runtime reads.
 pub const DEBUG: &str = "GODEBUG";
 /// With this word in it memory that was given back need not be zeros when it comes again: the runtime writes them.
-pub const WRITES_ZEROS: &str = "madvdontneed=0";
+const WRITES_ZEROS: &str = "madvdontneed=0";
 
 /// What the variable says of that; none where it says nothing. The last word counts.
 pub fn writes_zeros(debug: &[u8]) -> Option<bool> {
     let words = debug.split(|&b| b == b',');
     let mut said = words.filter_map(|word| word.strip_prefix(b"madvdontneed="));
     said.next_back().map(|value| value == b"0")
+}
+
+/// The parts of what a program is to be told that is told this; none where that says something already. Memory that it
+/// gives back by a system call of its own may have its old contents when it comes again: without the word none of it
+/// could be managed.
+pub fn told(debug: &[u8]) -> Option<[&[u8]; 3]> {
+    let comma: &[u8] = if debug.is_empty() { b"" } else { b"," };
+    writes_zeros(debug)
+        .is_none()
+        .then_some([debug, comma, WRITES_ZEROS.as_bytes()])
 }
 
 /// Whether Go's build id is among an ELF file's notes: of each the length of its name, that of its contents, and a
@@ -43,7 +53,11 @@ mod tests {
             ("madvdontneed=0,madvdontneed=1", Some(false)),
         ] {
             assert_eq!(writes_zeros(debug.as_bytes()), said, "{debug}");
+            assert_eq!(told(debug.as_bytes()).is_none(), said.is_some(), "{debug}");
         }
+        let told = |debug: &str| told(debug.as_bytes()).unwrap().concat();
+        assert_eq!(told(""), b"madvdontneed=0");
+        assert_eq!(told("gctrace=1"), b"gctrace=1,madvdontneed=0");
     }
 
     #[test]

@@ -98,16 +98,6 @@ fn a_new_path_is_created_and_unlinked() {
 }
 
 #[test]
-fn a_directory_that_is_not_there_is_no_name_for_a_file() {
-    let dir = Dir::new("none");
-    let path = PathBuf::from(format!("{}/", dir.path("none").display()));
-    let says = format!("can't open the directory {}", path.display());
-    let error = refused(&path);
-    assert!(error.to_string().starts_with(&says), "{error}");
-    assert_eq!(dir.names(), 0);
-}
-
-#[test]
 fn existing_files_are_used_only_when_nothing_is_lost() {
     let _alone = alone();
     let dir = Dir::new("existing");

@@ -266,8 +266,12 @@ impl SwapSpec {
     }
 }
 
-/// Where a file of this name would be made.
+/// Where a file of this name would be made. None also where only a directory can have it.
 fn directory_of(path: &Path) -> Option<PathBuf> {
+    let name = path.as_os_str().as_bytes();
+    if name.ends_with(b"/") || name.ends_with(b"/.") {
+        return None;
+    }
     let dir = path.parent()?;
     let dir = match dir.as_os_str().is_empty() {
         true => Path::new("."),
@@ -319,11 +323,10 @@ mod tests {
             assert!(err.contains("no device"), "{err}");
         }
         assert!(matches!(path("./not-there").find(), Ok(Target::File(_))));
-        let err = path("/nowhere/at/all").find().unwrap_err();
-        assert!(
-            err.to_string().contains("mkdir -p /nowhere/at/all"),
-            "{err}"
-        );
+        for missing in ["/nowhere/at/all", "/not-there/", "./not-there/."] {
+            let err = path(missing).find().unwrap_err().to_string();
+            assert!(err.contains(&format!("mkdir -p {missing}'")), "{err}");
+        }
     }
 
     #[test]

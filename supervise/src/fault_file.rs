@@ -10,6 +10,8 @@ use super::failure::Failure;
 /// How such a file begins (docs/traces.md).
 const HEAD: &[u8] = b"hugeswap-faults 1\n";
 
+const NOT_PLAIN: &str = "not a plain file";
+
 /// A new file. Engines wait for their writes, so nothing else than a plain file will do.
 pub fn open(path: &Path) -> Result<File, Failure> {
     let fail = |e: &dyn std::fmt::Display| {
@@ -19,19 +21,19 @@ pub fn open(path: &Path) -> Result<File, Failure> {
     if path == Path::new("-") {
         return Err(fail(&"give a file; one of that name is ./-"));
     }
-    // To open a pipe would wait for a reader, or fail for want of one.
-    if path.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir()) {
-        return Err(fail(&"not a plain file"));
-    }
     let file = File::options()
         .append(true)
         .create(true)
         .mode(0o600)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)
-        .map_err(|e| fail(&e))?;
+        .map_err(|e| match e.raw_os_error() {
+            // A pipe that nobody reads.
+            Some(libc::ENXIO) => fail(&NOT_PLAIN),
+            _ => fail(&e),
+        })?;
     if !file.metadata().is_ok_and(|m| m.is_file()) {
-        return Err(fail(&"not a plain file"));
+        return Err(fail(&NOT_PLAIN));
     }
     file.set_len(0)
         .and_then(|()| (&file).write_all(HEAD))
@@ -52,7 +54,7 @@ mod tests {
         assert!(made.unwrap().success());
         for (path, why) in [
             (Path::new("-"), "give a file; one of that name is ./-"),
-            (&pipe, "not a plain file"),
+            (&pipe, NOT_PLAIN),
             (&dir, "Is a directory (os error 21)"),
         ] {
             let said = open(path).map(|_| ()).unwrap_err().message;

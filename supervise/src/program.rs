@@ -64,10 +64,13 @@ fn read_head(file: &Path) -> Vec<u8> {
     head
 }
 
+/// Scripts whose interpreter is a script, as far as they are followed.
+const SCRIPTS: usize = 3;
+
 /// Refuses what a preloaded library cannot reach: it would run, but unmanaged, above the limit.
 pub fn check_manageable(path: &Path) -> Result<(), Failure> {
     let mut file = path.to_path_buf();
-    for _ in 0..4 {
+    for _ in 0..=SCRIPTS {
         let meta = fs::metadata(&file).map_err(|e| cannot(&file, &format!("can't be run: {e}")))?;
         check_ids(&file, meta.mode(), meta.uid(), meta.gid())?;
         match kind(&read_head(&file)) {
@@ -189,22 +192,20 @@ fn elf_kind(head: &[u8]) -> Option<Kind> {
     })
 }
 
-/// What a program of Go's is to be told, beside what `GODEBUG` tells it already: memory that it gives back by a system
-/// call of its own may have its old contents when it comes again. Without that none of it could be managed.
+/// What `GODEBUG` is to tell the program, if that is not what it tells already.
 pub fn go_debug(path: &Path, given: Option<OsString>) -> Option<OsString> {
-    let mut debug = given.unwrap_or_default();
-    if !is_go(path) || go::writes_zeros(debug.as_bytes()).is_some() {
-        return None;
-    }
-    if !debug.is_empty() {
-        debug.push(",");
-    }
-    debug.push(go::WRITES_ZEROS);
-    Some(debug)
+    let given = given.unwrap_or_default();
+    let told = go::told(given.as_bytes()).filter(|_| is_go(path, SCRIPTS))?;
+    Some(OsString::from_vec(told.concat()))
 }
 
-fn is_go(path: &Path) -> bool {
-    matches!(kind(&read_head(path)), Kind::Dynamic { go: true, .. })
+/// Of a script it is the interpreter that counts.
+fn is_go(path: &Path, scripts: usize) -> bool {
+    match kind(&read_head(path)) {
+        Kind::Dynamic { go, .. } => go,
+        Kind::Script { interpreter } => scripts > 0 && is_go(&interpreter, scripts - 1),
+        Kind::Static | Kind::Narrow | Kind::Unknown => false,
+    }
 }
 
 const LIBRARY: &str = "libhugeswap_preload.so";

@@ -1,5 +1,9 @@
 //! System calls on memory that is swapped out.
 
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
 use crate::support::{compile, Dir, Run};
 
 fn run(what: &str) {
@@ -185,6 +189,17 @@ fn memory_of_go() {
     let told = "madvdontneed=0\nok\n0\na=1,madvdontneed=0\nok\nmadvdontneed=0\nok\n";
     assert_eq!(done.stdout, told, "{done}");
     done.has_swapped();
+    // It is what runs a script.
+    let dir = Dir::new("go-script");
+    let script = dir.join("script");
+    fs::write(&script, format!("#!{name}\n")).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let sh = [OsStr::new("sh"), OsStr::new("-c"), script.as_os_str()];
+    for run in [Run::new(64, [&script]), Run::new(64, sh)] {
+        let done = run.above(256).ok();
+        assert_eq!(done.stdout, "madvdontneed=0\nok\n", "{done}");
+        done.has_swapped();
+    }
     // This one says to leave it as it is.
     let script = format!("GODEBUG=madvdontneed=1 {name}; echo $?");
     let done = Run::new(64, ["sh", "-c", &script]).above(256).ok();

@@ -132,9 +132,6 @@ impl Place<'_> {
     }
 
     fn create(&self, name: &CStr) -> Result<FileDevice, OpenError> {
-        if name.to_bytes().ends_with(b"/") {
-            return Err(self.os("open the directory", libc::ENOENT));
-        }
         self.create_in(None, name)
     }
 

@@ -108,14 +108,12 @@ impl Copied {
 
     /// Go's runtime is told to write zeros itself, if it is told nothing of that. None if there is no room for that.
     pub fn tell_go(&mut self) -> Option<()> {
-        let told = self.debug.map(|at| self.string(at));
-        let told = told.and_then(|told| told.strip_prefix(DEBUG));
-        let told = told.unwrap_or_default();
-        if go::writes_zeros(told).is_some() {
+        let given = self.debug.map(|at| self.string(at));
+        let given = given.and_then(|given| given.strip_prefix(DEBUG));
+        let Some(told) = go::told(given.unwrap_or_default()) else {
             return Some(());
-        }
-        let between: &[u8] = if told.is_empty() { b"" } else { b"," };
-        for part in [DEBUG, told, between, go::WRITES_ZEROS.as_bytes()] {
+        };
+        for part in [DEBUG].into_iter().chain(told) {
             self.told.add(part).ok()?;
         }
         let at = self.debug.unwrap_or(self.nr);

@@ -11,6 +11,17 @@ const DEPTH: usize = 5;
 /// So much of a part with notes is looked at: the linkers put Go's among the first.
 const NOTES: usize = 512;
 
+/// What a file says of the program in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Program {
+    /// Hugeswap will not be in it.
+    Unmanaged(Unmanaged),
+    /// It is Go's: see `crate::go`.
+    Go,
+    /// Any other, or nothing that can be run.
+    Other,
+}
+
 /// A program's file.
 pub struct File {
     fd: i32,
@@ -50,12 +61,12 @@ impl File {
         unsafe { syscall(libc::SYS_pread64, args) }.unwrap_or(0)
     }
 
-    /// Why hugeswap will not be in it, as far as the file tells. An interpreter of a script gains no rights.
-    pub fn judge(&self) -> Option<Unmanaged> {
-        self.judge_at(0)
+    /// What it is, as far as the file tells; of a script, what its interpreter is. An interpreter gains no rights.
+    pub fn judge(&self) -> Program {
+        self.judge_at(0).unwrap_or(Program::Other)
     }
 
-    fn judge_at(&self, depth: usize) -> Option<Unmanaged> {
+    fn judge_at(&self, depth: usize) -> Option<Program> {
         // SAFETY: all-zero is a valid structure, which the call fills.
         let mut s: libc::stat = unsafe { core::mem::zeroed() };
         // SAFETY: the structure outlives the call.
@@ -71,31 +82,34 @@ impl File {
                 head[to.min(HEAD - 1)] = 0;
                 File::open(libc::AT_FDCWD, head[from..].as_ptr(), 0)?.judge_at(depth + 1)
             }
-            Kind::Narrow => Some(Unmanaged::Narrow),
-            Kind::Elf if gains_rights(&s) => Some(Unmanaged::GainsRights),
-            Kind::Elf if !self.has_interpreter(&head) => Some(Unmanaged::Static),
+            Kind::Narrow => Some(Program::Unmanaged(Unmanaged::Narrow)),
+            Kind::Elf if gains_rights(&s) => Some(Program::Unmanaged(Unmanaged::GainsRights)),
+            Kind::Elf => Some(self.judge_elf(&head)),
             _ => None,
         }
     }
 
-    /// Whether a 64-bit ELF file of this beginning names a loader.
-    fn has_interpreter(&self, head: &[u8; HEAD]) -> bool {
-        self.parts(head).any(|part| part.kind == libc::PT_INTERP)
+    /// A 64-bit ELF file of this beginning.
+    fn judge_elf(&self, head: &[u8; HEAD]) -> Program {
+        let (mut names_loader, mut is_go) = (false, false);
+        for part in self.parts(head) {
+            match part.kind {
+                libc::PT_INTERP => names_loader = true,
+                libc::PT_NOTE => is_go |= self.has_go_note(&part),
+                _ => {}
+            }
+        }
+        match (names_loader, is_go) {
+            (false, _) => Program::Unmanaged(Unmanaged::Static),
+            (true, true) => Program::Go,
+            (true, false) => Program::Other,
+        }
     }
 
-    /// Whether it is a program of Go's.
-    pub fn is_go(&self) -> bool {
-        let mut head = [0u8; HEAD];
-        let n = self.read(0, &mut head);
-        if kind(&head[..n]) != Kind::Elf {
-            return false;
-        }
-        let mut notes = self.parts(&head).filter(|part| part.kind == libc::PT_NOTE);
-        notes.any(|part| {
-            let mut bytes = [0u8; NOTES];
-            let n = self.read(part.at, &mut bytes[..part.len.min(NOTES)]);
-            go::has_note(&bytes[..n])
-        })
+    fn has_go_note(&self, part: &Part) -> bool {
+        let mut notes = [0u8; NOTES];
+        let n = self.read(part.at, &mut notes[..part.len.min(NOTES)]);
+        go::has_note(&notes[..n])
     }
 
     /// What the headers of a 64-bit ELF file of this beginning say, as far as they can be read.
@@ -187,15 +201,33 @@ mod tests {
         assert_eq!(kind(b"\x7fELF\x01\x01"), Kind::Narrow);
     }
 
+    /// With a loader's name, and a note behind the headers.
+    fn elf(is_go: bool) -> vec::Vec<u8> {
+        let name: &[u8] = if is_go { b"Go\0\0" } else { b"GNU\0" };
+        let note = [&[4u32, 8, 4].map(u32::to_le_bytes).concat(), name, &[7; 8]].concat();
+        let mut file = vec![0u8; 64];
+        file[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        file[32..40].copy_from_slice(&64u64.to_le_bytes());
+        file[54..58].copy_from_slice(&[56, 0, 2, 0]);
+        for (kind, at, len) in [(libc::PT_INTERP, 0, 0), (libc::PT_NOTE, 176, note.len())] {
+            let mut header = [0u8; 56];
+            header[..4].copy_from_slice(&kind.to_le_bytes());
+            header[8..16].copy_from_slice(&u64::to_le_bytes(at));
+            header[32..40].copy_from_slice(&(len as u64).to_le_bytes());
+            file.extend(header);
+        }
+        [file, note].concat()
+    }
+
     #[test]
     fn programs_are_judged_by_their_files() {
         let judge = |path: &[u8]| {
             let path = CString::new(path).unwrap();
-            File::open(libc::AT_FDCWD, path.as_ptr().cast(), 0).and_then(|f| f.judge())
+            File::open(libc::AT_FDCWD, path.as_ptr().cast(), 0).map(|f| f.judge())
         };
-        assert_eq!(judge(b"/bin/sh"), None);
+        assert_eq!(judge(b"/bin/sh"), Some(Program::Other));
         assert_eq!(judge(b"/nowhere"), None);
-        assert_eq!(judge(b"/"), None);
+        assert_eq!(judge(b"/"), Some(Program::Other));
         let path = std::env::temp_dir().join(format!("hugeswap-exec-{}", std::process::id()));
         let script = path.with_extension("script");
         let mut fixed = vec![0u8; 64];
@@ -203,12 +235,19 @@ mod tests {
         fs::write(&path, fixed).unwrap();
         fs::write(&script, format!("#!{} -x\n", path.display())).unwrap();
         // Nothing that could be run.
-        assert_eq!(judge(path.as_os_str().as_bytes()), None);
+        assert_eq!(judge(path.as_os_str().as_bytes()), Some(Program::Other));
         for p in [&path, &script] {
             fs::set_permissions(p, fs::Permissions::from_mode(0o755)).unwrap();
-            let why = judge(p.as_os_str().as_bytes());
-            assert_eq!(why, Some(Unmanaged::Static), "{p:?}");
+            let judged = judge(p.as_os_str().as_bytes());
+            let is_static = Program::Unmanaged(Unmanaged::Static);
+            assert_eq!(judged, Some(is_static), "{p:?}");
         }
+        fs::write(&path, elf(true)).unwrap();
+        for p in [&path, &script] {
+            assert_eq!(judge(p.as_os_str().as_bytes()), Some(Program::Go), "{p:?}");
+        }
+        fs::write(&path, elf(false)).unwrap();
+        assert_eq!(judge(path.as_os_str().as_bytes()), Some(Program::Other));
         fs::remove_file(path).unwrap();
         fs::remove_file(script).unwrap();
     }

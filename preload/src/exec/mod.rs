@@ -17,7 +17,7 @@ use hugeswap::sys::{fd, thread, Errno};
 use crate::frame::to_c;
 use crate::{alone, arch, sandbox};
 use environment::{carries, Carries, Copied, Text};
-use file::File;
+use file::{File, Program};
 
 pub use environment::set_up;
 
@@ -186,11 +186,13 @@ fn look(dir: i32, path: *const u8, flags: i32, envp: usize) -> Next {
     let Some(file) = File::open(dir, path, flags) else {
         return nothing;
     };
-    let carries = carries(envp);
-    let why = file
-        .judge()
-        .or_else(|| (carries == Carries::TooLittle).then_some(Unmanaged::NotLoaded));
-    let is_go = why.is_none() && file.is_go();
+    let (program, carries) = (file.judge(), carries(envp));
+    let why = match program {
+        Program::Unmanaged(why) => Some(why),
+        Program::Go | Program::Other => {
+            (carries == Carries::TooLittle).then_some(Unmanaged::NotLoaded)
+        }
+    };
     let said = why.and_then(|why| {
         // SAFETY: a C string, which the kernel has just read.
         let path = unsafe { CStr::from_ptr(path.cast()) };
@@ -199,6 +201,6 @@ fn look(dir: i32, path: *const u8, flags: i32, envp: usize) -> Next {
     Next {
         said,
         carries,
-        is_go,
+        is_go: program == Program::Go,
     }
 }
