@@ -3,12 +3,15 @@
 //! A hook runs with all signals blocked, on a stack of ours (`gate`). Signals are blocked before the first
 //! function of ours and let in after the last: no handler can leave one half done.
 
-use crate::frame::{to_c, Frame, PROCESS_MADVISE, SETNS, UNSHARE};
+use crate::frame::{to_c, Frame, BEGIN_AGAIN, PROCESS_MADVISE, RESTART, SETNS, UNSHARE};
 use crate::{advise, deputy, gate, hooks, sandbox};
 use hugeswap::sys::mem;
 
 /// Words from what an entry stores to where it returns to: see `hugeswap_hook_common`.
 const RETURNS_TO: usize = 13;
+/// And to the signals that the program has blocked, and to how often the call has begun again.
+const BLOCKED: usize = 7;
+const BEGUN_AGAIN: usize = 8;
 
 /// On the program's stack: finds a stack for the hook.
 #[no_mangle]
@@ -23,6 +26,8 @@ unsafe extern "C" fn hugeswap_hook_begin(args: *const usize) -> *mut Frame {
         let caller = *args.add(RETURNS_TO);
         frame.write(Frame {
             caller,
+            blocked: *args.add(BLOCKED) as u64,
+            begun_again: *args.add(BEGUN_AGAIN),
             ..Frame::new(*args.add(6), a, index)
         });
     }
@@ -83,7 +88,10 @@ unsafe extern "C" fn hugeswap_hook_end(f: *mut Frame) -> i64 {
     // SAFETY: the frame that `begin` made; it is not used after its stack was given back.
     let f = unsafe { f.read() };
     gate::go_out(f.index);
-    to_c(hooks::finish(&f))
+    match hooks::finish(&f) {
+        RESTART => BEGIN_AGAIN,
+        result => to_c(result),
+    }
 }
 
 /// The C function `syscall` ended with this error.

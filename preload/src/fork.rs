@@ -3,7 +3,7 @@
 
 use crate::arch::TID;
 use crate::clone_args::CloneArgs;
-use crate::frame::Frame;
+use crate::frame::{Frame, RESTART};
 use crate::resident::keep_kernels_words;
 use crate::state::state;
 use crate::stretch::reserve;
@@ -16,7 +16,7 @@ use hugeswap::sys::arch::thread_pointer;
 use hugeswap::sys::limits::RoomForThreads;
 use hugeswap::sys::maps::MapsFile;
 use hugeswap::sys::syscall::{check, raw};
-use hugeswap::sys::{fd, Errno};
+use hugeswap::sys::{fd, thread, Errno};
 
 pub fn fork(e: &'static Engine, f: &mut Frame) -> Result<usize, Errno> {
     keep_kernels_words(e);
@@ -46,9 +46,25 @@ pub fn clone(e: &'static Engine, f: &mut Frame, nr: i64) -> Result<usize, Errno>
     around(e, f, &mut call)
 }
 
+/// How often a fork begins again for signals that came meanwhile: not for ever, under a timer that is faster than a fork.
+const AGAIN_AT_MOST: usize = 3;
+
+/// Whether the program is to have a signal first. The kernel lets signals in before it makes a child (`copy_process`): who is
+/// ended by one leaves no child behind, and what a handler does the child has seen.
+fn must_wait_for_signals(f: &Frame) -> bool {
+    f.begun_again < AGAIN_AT_MOST
+        && sandbox::is_allowed(libc::SYS_rt_sigpending, [sandbox::AT, 8, 0, 0, 0, 0])
+        && thread::pending_signals() & !f.blocked != 0
+}
+
 /// The call that makes the child, and what must be before and after it on both sides.
 fn around(e: &'static Engine, f: &mut Frame, call: &mut CloneArgs) -> Result<usize, Errno> {
+    const RESTARTED: Errno = Errno(-RESTART as i32);
     e.fork_make_room();
+    if must_wait_for_signals(f) {
+        e.fork_given_up();
+        return Err(RESTARTED);
+    }
     gate::be_alone();
     // In other namespaces a child may not find the supervisor.
     let apart = alone::may_be_apart() || call.goes_apart();
@@ -66,9 +82,12 @@ fn around(e: &'static Engine, f: &mut Frame, call: &mut CloneArgs) -> Result<usi
     let shares_files = call.shares_files();
     let (nr, args) = call.args();
     let room = RoomForThreads::make(|| e.threads_of_engine());
-    // SAFETY: a fork: the child goes on here with a copy of this stack. What the kernel reads and
-    // writes is on it.
-    let pid = check(unsafe { raw(nr, args) });
+    let pid = match must_wait_for_signals(f) {
+        true => Err(RESTARTED),
+        // SAFETY: a fork: the child goes on here with a copy of this stack. What the kernel reads and
+        // writes is on it.
+        false => check(unsafe { raw(nr, args) }),
+    };
     drop(room);
     if pid == Ok(0) {
         gate::only_me(f.index);

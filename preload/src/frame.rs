@@ -43,6 +43,12 @@ pub const DOOR: usize = 28;
 /// brk by syscall(2), which says where the break is.
 pub const BRK_BY_NUMBER: usize = 29;
 
+/// What a call gives that is to begin again when the program's signals have been let in: the kernel's ERESTARTNOINTR, which
+/// no call of the kernel's gives.
+pub const RESTART: i64 = -513;
+/// The same to the entry. No result is that.
+pub const BEGIN_AGAIN: i64 = i64::MIN;
+
 /// A call, on the hook's stack.
 #[repr(C)]
 pub struct Frame {
@@ -56,6 +62,10 @@ pub struct Frame {
     pub index: usize,
     /// Where the program goes on after it; 0 where that is not known.
     pub caller: usize,
+    /// The signals that the program has blocked, a bit to each; all, where that is not known.
+    pub blocked: u64,
+    /// How often the call began again, for signals.
+    pub begun_again: usize,
 }
 
 impl Frame {
@@ -68,6 +78,8 @@ impl Frame {
             direct: false,
             index,
             caller: 0,
+            blocked: !0,
+            begun_again: 0,
         }
     }
 

@@ -71,7 +71,7 @@ pub fn deputy_may(nr: i64, args: [usize; 6]) -> bool {
 }
 
 /// Somewhere in memory.
-const AT: usize = 1 << 40;
+pub const AT: usize = 1 << 40;
 /// How the signal mask is set.
 const MASK: [usize; 6] = [libc::SIG_SETMASK as usize, AT, AT, 8, 0, 0];
 

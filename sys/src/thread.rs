@@ -130,6 +130,19 @@ pub fn restore_signals(mask: u64) {
     };
 }
 
+/// Signals that have come and wait for this thread to let them in, a bit to each.
+pub fn pending_signals() -> u64 {
+    let mut pending = 0u64;
+    // SAFETY: the mask is 8 bytes.
+    let asked = unsafe {
+        syscall(
+            libc::SYS_rt_sigpending,
+            [&raw mut pending as usize, size_of_val(&pending)],
+        )
+    };
+    asked.map_or(0, |_| pending)
+}
+
 pub fn getpid() -> u32 {
     // SAFETY: no arguments.
     unsafe { syscall(libc::SYS_getpid, []) }.unwrap_or(0) as u32

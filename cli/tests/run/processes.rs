@@ -43,6 +43,7 @@ cases! {
     exec_self,
     many,
     killed_children,
+    ended_while_it_forks,
     generations,
 }
 

@@ -64,6 +64,11 @@ impl Engine {
         }
     }
 
+    /// After `fork_make_room`: there is no fork now.
+    pub fn fork_given_up(&self) {
+        self.end_cap();
+    }
+
     /// Before clone. None when the run has no room for another process. `door`: one of two sockets of which
     /// the child has the other, to be found by the supervisor if it can't find it; or -1.
     pub fn fork_prepare(&self, bell: usize, door: i32) -> Option<ForkToken> {

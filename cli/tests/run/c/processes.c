@@ -1,6 +1,7 @@
 /* fork, exec and their relatives with memory that is swapped out. */
 #include "check.h"
 #include <dirent.h>
+#include <poll.h>
 #include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -330,6 +331,41 @@ static void killed_children(void) {
   verify(p, bytes, 1, "after killed children");
 }
 
+/* Ends a group while one of it forks: of that group nobody is left. Everybody in it has the pipe. */
+static void end_group_of_forking(useconds_t after) {
+  int all[2], go[2];
+  MUST(pipe(all) == 0 && pipe(go) == 0);
+  pid_t leader = fork();
+  MUST(leader >= 0);
+  if (leader == 0) {
+    MUST(setpgid(0, 0) == 0);
+    fill(p, bytes, 2);
+    MUST(write(go[1], "g", 1) == 1);
+    fork();
+    for (;;) pause();
+  }
+  close(all[1]);
+  char c;
+  MUST(read(go[0], &c, 1) == 1);
+  usleep(after);
+  MUST(kill(-leader, SIGTERM) == 0);
+  struct pollfd ended = {.fd = all[0]};
+  int n = poll(&ended, 1, 20000);
+  kill(-leader, SIGKILL);
+  if (n != 1) STOP("a child lives on, %d us", after);
+  int status;
+  MUST(waitpid(leader, &status, 0) == leader && WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+  close(all[0]);
+  close(go[0]);
+  close(go[1]);
+}
+
+static void ended_while_it_forks(void) {
+  const useconds_t after[] = {0, 300, 1000, 3000, 10000, 30000};
+  for (int i = 0; i < 12; i++) end_group_of_forking(after[i % 6]);
+  verify(p, bytes, 1, "after groups that ended");
+}
+
 int main(int argc, char **argv) {
   const char *what = argv[1];
   bytes = (argc > 2 ? strtoul(argv[2], 0, 0) : 96) * MB;
@@ -347,6 +383,7 @@ int main(int argc, char **argv) {
   else if (!strcmp(what, "exec_self")) exec_self(argv);
   else if (!strcmp(what, "many")) many();
   else if (!strcmp(what, "killed_children")) killed_children();
+  else if (!strcmp(what, "ended_while_it_forks")) ended_while_it_forks();
   else if (!strcmp(what, "leaks")) leaks();
   else if (!strcmp(what, "generations")) generations();
   else STOP("unknown: %s", what);

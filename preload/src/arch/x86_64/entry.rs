@@ -199,7 +199,7 @@ global_asm!(
     ".cfi_offset rbx, -24",
     "push r12",
     ".cfi_offset r12, -32",
-    // Seven words for the hook, the signals that the program has blocked, its flags. (And above these three registers,
+    // Seven words for the hook, the signals that the program has blocked, how often the call began anew, its flags. (And above these three registers,
     // and where this returns to: `RETURNS_TO`.)
     "pushfq",
     "sub rsp, 72",
@@ -211,6 +211,7 @@ global_asm!(
     "mov [rsp+40], r9",
     "mov eax, eax",
     "mov [rsp+48], rax",
+    "mov qword ptr [rsp+64], 0",
     "mov rdi, rsp",
     // The C library knows no number of an engine thread (`TID`), nor of one that the program has made
     // with thread-local memory of its own: where this one's stack lies tells them apart. The C
@@ -257,7 +258,13 @@ global_asm!(
     "mov r10d, 8",
     "hugeswap_call_kernel",
     "mov rax, rbx",
-    "test dword ptr [rsp+72], {TELLING}",
+    // The program's handlers have run by now: from the start.
+    "mov rcx, {BEGIN_AGAIN}",
+    "cmp rax, rcx",
+    "jne 8f",
+    "inc qword ptr [rsp+64]",
+    "jmp 5b",
+    "8: test dword ptr [rsp+72], {TELLING}",
     "jz 1f",
     "push qword ptr [rsp+72]",
     "popfq",
@@ -296,6 +303,7 @@ global_asm!(
     MREMAP = const frame::MREMAP,
     BRK = const frame::BRK,
     FORK = const frame::FORK,
+    BEGIN_AGAIN = const frame::BEGIN_AGAIN,
     MLOCK = const frame::MLOCK,
     MUNLOCK = const frame::MUNLOCK,
     MLOCK2 = const frame::MLOCK2,
