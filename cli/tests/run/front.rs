@@ -182,7 +182,7 @@ fn change_of(pid: i32) -> i32 {
 
 fn wait_for_change(pid: i32, what: &str) -> i32 {
     let mut status = 0;
-    wait_for(what, 20, || {
+    wait_for(what, || {
         status = change_of(pid);
         status != 0
     });
@@ -257,7 +257,7 @@ fn what_comes_last_holds() {
             std::hint::spin_loop();
         }
         kill(-front, both[usize::from(stops)]);
-        wait_for(&format!("signal {n} to hold"), 20, || {
+        wait_for(&format!("signal {n} to hold"), || {
             is_stopped(program) == stops && is_stopped(front) == stops
         });
     }
@@ -274,7 +274,7 @@ fn a_program_that_does_not_stop_is_not_seen_to() {
     kill(-front, libc::SIGTSTP);
     kill(front, libc::SIGUSR2);
     let mut status = 0;
-    wait_for("the end", 20, || {
+    wait_for("the end", || {
         status = change_of(front);
         status != 0
     });

@@ -7,7 +7,7 @@ fn attacked_by(what: &str) -> Done {
     let program = compile("hostile");
     let layout = hugeswap_control::LAYOUT.to_string();
     let arguments = [program.to_str().unwrap(), what, &layout];
-    let done = Run::new(64, arguments).seconds(60).ok();
+    let done = Run::new(64, arguments).ok();
     assert_eq!(done.stdout, "ok\n", "{done}");
     done
 }

@@ -8,7 +8,7 @@ fn started() -> Running {
     let hog = compile("hog");
     let mut run = Run::new(64, [hog.as_os_str(), "128".as_ref(), "wait".as_ref()]).start();
     run.wait_for_output("ready");
-    wait_for("the first statistics", 10, || run.read_stats().is_some());
+    wait_for("the first statistics", || run.read_stats().is_some());
     assert!(
         !users_of(&run.swap_dir).is_empty(),
         "the swap file is open somewhere"
@@ -22,7 +22,7 @@ fn kill_one(who: fn(&Running) -> i32) -> Done {
     let run = started();
     let (swap_dir, group) = (run.swap_dir.clone(), run.group.path().to_owned());
     kill(who(&run), libc::SIGKILL);
-    wait_for("everybody to end", 10, || {
+    wait_for("everybody to end", || {
         fs::read_to_string(group.join("cgroup.procs"))
             .unwrap()
             .trim()
@@ -55,7 +55,7 @@ fn the_program_in_compressed_memory() {
     let jumps = compile("jumps").display().to_string();
     let for_ever = [jumps.as_str(), "96", "1000000000000", "2", "0"];
     let run = Run::new(64, for_ever).swap("none").start();
-    wait_for("compressed memory", 10, || {
+    wait_for("compressed memory", || {
         let stats = run.read_stats();
         stats.is_some_and(|s| s["counters"]["zswpin"].as_u64() > Some(0))
     });
@@ -85,7 +85,7 @@ fn all_at_once() {
     let run = started();
     let swap_dir = run.swap_dir.clone();
     run.group.kill().unwrap();
-    wait_for("everybody to end", 10, || users_of(&swap_dir).is_empty());
+    wait_for("everybody to end", || users_of(&swap_dir).is_empty());
     let done = run.finish();
     assert_eq!(done.signal(), Some(libc::SIGKILL), "{done}");
 }
@@ -102,7 +102,7 @@ fn the_front_of_several() {
     run.wait_for_output("ready\nready\nready\n");
     let (swap_dir, group) = (run.swap_dir.clone(), run.group.path().to_owned());
     kill(run.front(), libc::SIGKILL);
-    wait_for("everybody to end", 10, || {
+    wait_for("everybody to end", || {
         fs::read_to_string(group.join("cgroup.procs"))
             .unwrap()
             .trim()

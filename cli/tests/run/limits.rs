@@ -13,7 +13,7 @@ fn both(program: &str, args: &[&str], above: u64) -> Done {
     let plain = Command::new(&program).args(args).output().unwrap();
     assert_eq!(plain.stdout, b"ok\n", "{plain:?}");
     let line = [&[program.to_str().unwrap()], args].concat();
-    let done = Run::new(64, line).above(above).seconds(120).go();
+    let done = Run::new(64, line).above(above).go();
     assert_eq!(done.stdout, "ok\n", "{done}");
     assert_eq!(done.code(), plain.status.code(), "{done}");
     assert_eq!(done.signal(), plain.status.signal(), "{done}");
@@ -103,7 +103,7 @@ fn little_data() {
         hog.display(),
         hog.display()
     );
-    let done = Run::new(64, ["sh", "-c", &line]).seconds(60).ok();
+    let done = Run::new(64, ["sh", "-c", &line]).ok();
     assert_eq!(done.stdout, "ok\nok\n", "{done}");
     done.has_swapped();
 }

@@ -14,7 +14,7 @@ fn run(what: &str, options: &[&str]) -> Done {
     let program = compile("lives");
     let dir = Dir::new("lives");
     let line = [program.as_os_str(), what.as_ref(), dir.path().as_os_str()];
-    let mut run = Run::new(64, line).above(192).seconds(120);
+    let mut run = Run::new(64, line).above(192);
     for o in options {
         run = run.option(o);
     }
@@ -97,7 +97,7 @@ fn tell(dir: &Dir, name: &str) {
 
 fn wait_until(dir: &Dir, name: &str) {
     let path = dir.join(name);
-    wait_for(name, 60, || path.exists());
+    wait_for(name, || path.exists());
 }
 
 /// A process ends while writes of its are on their way. They arrive when another has filled swap, and harm
@@ -107,11 +107,11 @@ fn overtaken(what: &str) {
     let dir = Dir::new("lives");
     let program = compile("lives");
     let line = [program.as_os_str(), what.as_ref(), dir.path().as_os_str()];
-    let run = Run::new(64, line).above(192).seconds(120);
+    let run = Run::new(64, line).above(192);
     let run = run.swap(disk.file()).option("--swap-size=160M").start();
     wait_until(&dir, "writes");
     disk.hold(true);
-    wait_for("a write that is held", 60, || disk.held() > 0);
+    wait_for("a write that is held", || disk.held() > 0);
     tell(&dir, "caught");
     wait_until(&dir, "gone");
     assert!(disk.held() > 0);
@@ -153,7 +153,7 @@ fn the_same_without_poison() {
         "shares_memory".as_ref(),
         dir.path().as_os_str(),
     ];
-    let run = Run::new(64, line).above(192).seconds(60);
+    let run = Run::new(64, line).above(192);
     let done = run.env("HUGESWAP_NO_POISON", "1").ok();
     assert_eq!(done.stdout, "ok\n", "{done}");
     done.has_swapped();
@@ -328,7 +328,7 @@ fn nobody_else_is_killed() {
     run.wait_for_output("ready");
     kill(run.front(), libc::SIGKILL);
     let group = run.group.path().to_owned();
-    wait_for("everybody to end", 20, || {
+    wait_for("everybody to end", || {
         fs::read_to_string(group.join("cgroup.procs"))
             .unwrap()
             .trim()
@@ -349,7 +349,7 @@ fn the_supervisor_of_several_is_killed() {
     run.wait_for_output("ready\nready\n");
     let group = run.group.path().to_owned();
     kill(run.supervisor(), libc::SIGKILL);
-    wait_for("everybody to end", 20, || {
+    wait_for("everybody to end", || {
         fs::read_to_string(group.join("cgroup.procs"))
             .unwrap()
             .trim()

@@ -180,9 +180,7 @@ fn sequences_in_a_full_group() {
 fn neighbours() {
     let neighbours = compile("neighbours");
     let seconds = if long() { "120" } else { "5" };
-    let done = Run::new(64, [neighbours.to_str().unwrap(), seconds])
-        .seconds(300)
-        .ok();
+    let done = Run::new(64, [neighbours.to_str().unwrap(), seconds]).ok();
     assert_eq!(done.stdout, "ok\n", "{done}");
     done.has_swapped();
 }
@@ -191,9 +189,7 @@ fn neighbours() {
 fn eight_threads_over_three_times_the_limit() {
     let threads = compile("threads");
     let seconds = if long() { "120" } else { "6" };
-    let done = Run::new(64, [threads.to_str().unwrap(), "192", seconds])
-        .seconds(300)
-        .ok();
+    let done = Run::new(64, [threads.to_str().unwrap(), "192", seconds]).ok();
     assert_eq!(done.stdout, "ok\n", "{done}");
     done.has_swapped();
 }
@@ -260,9 +256,7 @@ fn reserved(how: &str) {
 
 fn reserved_as(how: &str) -> Done {
     let program = compile("reserved");
-    let done = Run::new(64, [program.to_str().unwrap(), how])
-        .seconds(60)
-        .ok();
+    let done = Run::new(64, [program.to_str().unwrap(), how]).ok();
     assert_eq!(done.stdout, "ok\n", "{done}");
     done.has_swapped();
     done
@@ -298,7 +292,6 @@ fn addresses_given_back_before_a_fork() {
         .swap("ram")
         .option("--swap-size=512M")
         .above(1024)
-        .seconds(60)
         .ok();
     assert_eq!(done.stdout, "ok\n", "{done}");
     done.has_swapped();

@@ -18,7 +18,7 @@ fn with_stacks(memory: u64, line: &str, found: u64) -> Done {
     let line = line.replace("GO", go.to_str().unwrap());
     let line = line.replace("STACKS", program.to_str().unwrap());
     let run = Run::new(memory, ["sh", "-c", &line]).above(16).start();
-    wait_for("what is outside", 60, || {
+    wait_for("what is outside", || {
         let stats = run.read_stats();
         stats.is_some_and(|s| s["outside_bytes"].as_u64() >= Some(found << 20))
     });

@@ -5,9 +5,7 @@ use crate::support::{compile, kill, long, wait_for, Dir, Done, Run, Running};
 fn run(what: &str) -> Done {
     let program = compile("processes");
     // Both sides of a fork have memory of their own above the limit: their page tables.
-    let done = Run::new(64, [program.to_str().unwrap(), what])
-        .seconds(60)
-        .ok();
+    let done = Run::new(64, [program.to_str().unwrap(), what]).ok();
     assert!(done.stdout.ends_with("ok\n"), "{done}");
     assert_eq!(done.stderr, "", "{done}");
     done
@@ -55,10 +53,9 @@ fn nothing_is_left_of_children() {
     let forks = if long() { "10000" } else { "250" };
     let mut run = Run::new(64, [program.to_str().unwrap(), "leaks"])
         .env("FORKS", forks)
-        .seconds(if long() { 3600 } else { 120 })
         .start();
     run.wait_for_output("dropped");
-    wait_for("swap to be empty", 20, || {
+    wait_for("swap to be empty", || {
         let stats = run.read_stats();
         stats.is_some_and(|s| s["counters"]["swapped_bytes"].as_u64() == Some(0))
     });
@@ -72,7 +69,6 @@ fn nothing_is_left_of_children() {
 fn goes_on(what: &str, says: &str) {
     let program = compile("processes");
     let mut run = Run::new(64, [program.to_str().unwrap(), what])
-        .seconds(60)
         .start()
         .leave_alone();
     run.wait_for_front();
@@ -83,10 +79,10 @@ fn goes_on(what: &str, says: &str) {
 /// What goes on when the program of the command line has ended says this, and is the last to end.
 fn after_its_program(run: Running, says: &str) -> Done {
     let (out, group) = (run.dir.join("stdout"), run.group.path().to_owned());
-    wait_for(&format!("'{says}'"), 40, || {
+    wait_for(&format!("'{says}'"), || {
         std::fs::read_to_string(&out).unwrap().contains(says)
     });
-    wait_for("the supervisor to end", 10, || {
+    wait_for("the supervisor to end", || {
         std::fs::read_to_string(group.join("cgroup.procs"))
             .unwrap()
             .trim()
@@ -130,7 +126,7 @@ os._exit(0)";
         assert!(made.unwrap().success());
         let (pipe, hog) = (pipe.to_str().unwrap(), hog.to_str().unwrap());
         let program = ["python3", "-c", script, how, pipe, hog, "256"];
-        let mut run = Run::new(64, program).seconds(60).start().leave_alone();
+        let mut run = Run::new(64, program).start().leave_alone();
         run.wait_for_front();
         drop(std::fs::File::options().write(true).open(pipe).unwrap());
         let done = after_its_program(run, "ok");
@@ -170,7 +166,6 @@ fn hundreds_in_turn() {
             "for i in $(seq 300); do /bin/true || exit 1; done; echo ok",
         ],
     )
-    .seconds(90)
     .ok();
     assert_eq!(done.stdout, "ok\n", "{done}");
 }
@@ -180,9 +175,7 @@ fn hundreds_in_turn() {
 fn a_mount_namespace_is_entered() {
     let program = compile("namespaces");
     let dir = Dir::new("names");
-    let done = Run::new(64, [program.as_os_str(), dir.path().as_os_str()])
-        .seconds(60)
-        .ok();
+    let done = Run::new(64, [program.as_os_str(), dir.path().as_os_str()]).ok();
     assert_eq!(done.stdout, "ok\n", "{done}");
 }
 
@@ -192,7 +185,7 @@ fn user_and_time_namespaces_are_entered() {
     let program = compile("one_thread");
     let plain = std::process::Command::new(&program).output().unwrap();
     assert_eq!(plain.stdout, b"ok\n", "{plain:?}");
-    let done = Run::new(64, [program]).seconds(90).ok();
+    let done = Run::new(64, [program]).ok();
     assert_eq!(done.stdout, "ok\n", "{done}");
     done.has_swapped();
 }
@@ -203,7 +196,7 @@ fn rights_are_given_up() {
     let program = compile("rights");
     let plain = std::process::Command::new(&program).output().unwrap();
     assert_eq!(plain.stdout, b"ok\n", "{plain:?}");
-    let done = Run::new(64, [program]).seconds(90).ok();
+    let done = Run::new(64, [program]).ok();
     assert_eq!(done.stdout, "ok\n", "{done}");
     done.has_swapped();
 }
@@ -215,7 +208,7 @@ fn children_that_cannot_find_the_supervisor() {
     let program = compile("apart");
     let plain = std::process::Command::new(&program).output().unwrap();
     assert_eq!(plain.stdout, b"ok\n", "{plain:?}");
-    let done = Run::new(64, [program]).seconds(90).ok();
+    let done = Run::new(64, [program]).ok();
     assert_eq!(done.stdout, "ok\n", "{done}");
     done.has_swapped();
 }
@@ -226,7 +219,7 @@ fn calls_that_wait_for_the_program() {
     let program = compile("waiting_calls");
     let plain = std::process::Command::new(&program).output().unwrap();
     assert_eq!(plain.stdout, b"ok\n", "{plain:?}");
-    let done = Run::new(64, [program]).seconds(60).ok();
+    let done = Run::new(64, [program]).ok();
     assert_eq!(done.stdout, "ok\n", "{done}");
 }
 
@@ -236,6 +229,6 @@ fn its_own_threads_only_are_listed() {
     let program = compile("tasks");
     let plain = std::process::Command::new(&program).output().unwrap();
     assert_eq!(plain.stdout, b"ok\n", "{plain:?}");
-    let done = Run::new(64, [program]).seconds(60).ok();
+    let done = Run::new(64, [program]).ok();
     assert_eq!(done.stdout, "ok\n", "{done}");
 }

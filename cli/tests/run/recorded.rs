@@ -52,7 +52,6 @@ fn faults_of_several_processes() {
     let done = Run::new(64, [compile("one_thread")])
         .option("--record-faults")
         .option(&file)
-        .seconds(90)
         .ok();
     assert_eq!(done.stdout, "ok\n", "{done}");
     let found = replay(&file);

@@ -86,7 +86,7 @@ fn survives_kill_9() {
     let mut run = Run::new(64, [hog.to_str().unwrap(), "128", "wait"]).start();
     run.wait_for_output("ready");
     // What is in swap at the time is counted now and then.
-    wait_for("statistics of what is in swap", 10, || {
+    wait_for("statistics of what is in swap", || {
         run.read_stats()
             .is_some_and(|s| s["counters"]["swapped_bytes"].as_u64() >= Some(48 << 20))
     });

@@ -170,7 +170,7 @@ fn now(run: &Running, counters: &[&str]) -> u64 {
 fn go_on(run: &Running) {
     for _ in 0..2 {
         let before = now(run, &["pswpin"]);
-        wait_for("pages that come in", 60, || {
+        wait_for("pages that come in", || {
             now(run, &["pswpin"]) > before + 500
         });
     }
@@ -191,7 +191,7 @@ fn swapin_changes_while_a_run_goes_on() {
         .map(|order| format!("hugepages-{}kB/swpin", 4 << order))
         .collect();
     let larger: Vec<&str> = larger.iter().map(String::as_str).collect();
-    wait_for("reads of many pages", 60, || now(&run, &larger) > 0);
+    wait_for("reads of many pages", || now(&run, &larger) > 0);
     // By the command's own number, and by a program's.
     for (pid, mode) in [(run.front(), "never"), (run.program(), "never")] {
         let out = set(pid, &[&format!("swapin={mode}")]);
@@ -208,7 +208,7 @@ fn swapin_changes_while_a_run_goes_on() {
     assert_eq!(now(&run, &larger), before, "pages come one by one now");
     let out = set(run.front(), &["swapin=always"]);
     assert!(out.status.success(), "{out:?}");
-    wait_for("reads of many pages", 60, || now(&run, &larger) > before);
+    wait_for("reads of many pages", || now(&run, &larger) > before);
     for (pid, setting, code, why) in [
         (run.front(), "swapin=sometimes", 2, "none of auto"),
         (run.front(), "memory=1G", 2, "can't be changed"),

@@ -173,7 +173,7 @@ fn a_device_is_emptied_behind_compressed_memory() {
         .option("--compress=20%")
         .option(format!("--swap={}", second.path().display()))
         .start();
-    wait_for("pages to go on to a device", 30, || {
+    wait_for("pages to go on to a device", || {
         let stats = run.read_stats();
         stats.is_some_and(|s| s["counters"]["zswpwb"].as_u64() > Some(0))
     });
@@ -204,7 +204,7 @@ fn a_device_that_fails_is_emptied_of_the_rest() {
     let run = start(&bad, &end, &second, &["lost"]);
     ok(&run, &["swapoff", "1"]);
     let lost = || run.read_stats()?["counters"]["pages_poisoned"].as_u64();
-    wait_for("pages that are lost", 20, || lost() > Some(0));
+    wait_for("pages that are lost", || lost() > Some(0));
     fs::write(&end, "").unwrap();
     let done = run.finish();
     // Of the second device, which has such pages too, more may be lost.
@@ -229,7 +229,7 @@ fn an_interrupted_swapoff_leaves_the_device_on() {
     stopped.iter().for_each(|&pid| kill(pid, libc::SIGSTOP));
     let mut asked = command(&run, &["swapoff", "1"]);
     let mut asked = asked.stderr(Stdio::null()).spawn().unwrap();
-    wait_for("the device to leave", 20, || state(&run, 0) == "leaving");
+    wait_for("the device to leave", || state(&run, 0) == "leaving");
     kill(asked.id() as i32, libc::SIGINT);
     assert_eq!(asked.wait().unwrap().code(), Some(1));
     assert_eq!(state(&run, 0), "on");

@@ -14,7 +14,7 @@ fn run(what: &str) {
         what,
         dir.path().to_str().unwrap(),
     ];
-    let done = Run::new(64, line).seconds(60).ok();
+    let done = Run::new(64, line).ok();
     assert_eq!(done.stdout, "ok\n", "{done}");
     done.has_swapped();
 }
@@ -49,9 +49,7 @@ fn exact(what: &str) {
         .output()
         .unwrap();
     assert_eq!(plain.stdout, b"ok\n", "{plain:?}");
-    let done = Run::new(64, [program.to_str().unwrap(), what])
-        .seconds(60)
-        .ok();
+    let done = Run::new(64, [program.to_str().unwrap(), what]).ok();
     assert_eq!(done.stdout, "ok\n", "{done}");
     done.has_swapped();
 }
@@ -90,9 +88,7 @@ fn addresses() {
         "far_up",
         "engines_own",
     ] {
-        let done = Run::new(64, [program.to_str().unwrap(), what])
-            .seconds(60)
-            .ok();
+        let done = Run::new(64, [program.to_str().unwrap(), what]).ok();
         assert_eq!(done.stdout, "ok\n", "{what}: {done}");
     }
 }
@@ -102,9 +98,7 @@ fn addresses() {
 fn guard() {
     let program = compile("guard");
     for what in ["storm", "listener", "old_calls"] {
-        let done = Run::new(64, [program.to_str().unwrap(), what])
-            .seconds(60)
-            .ok();
+        let done = Run::new(64, [program.to_str().unwrap(), what]).ok();
         assert_eq!(done.stdout, "ok\n", "{what}: {done}");
         done.has_swapped();
     }
@@ -113,7 +107,7 @@ fn guard() {
 /// Memory that pkey_mprotect opens is managed as that which mprotect opens.
 #[test]
 fn protection_keys() {
-    let done = Run::new(64, [compile("keys")]).seconds(60).ok();
+    let done = Run::new(64, [compile("keys")]).ok();
     assert_eq!(done.stdout, "ok\n", "{done}");
     done.has_swapped();
 }
@@ -144,9 +138,7 @@ fn remaps() {
         "hole_behind",
         "mirrored",
     ] {
-        let done = Run::new(64, [program.to_str().unwrap(), what])
-            .seconds(60)
-            .ok();
+        let done = Run::new(64, [program.to_str().unwrap(), what]).ok();
         assert_eq!(done.stdout, "ok\n", "{what}: {done}");
         done.has_swapped();
     }
@@ -213,7 +205,7 @@ fn asked_and_answered() {
     let program = compile("asks");
     let plain = std::process::Command::new(&program).output().unwrap();
     assert!(plain.status.success(), "{plain:?}");
-    let done = Run::new(64, [program]).seconds(120).ok();
+    let done = Run::new(64, [program]).ok();
     let native = String::from_utf8(plain.stdout).unwrap();
     for (ours, without) in done.stdout.lines().zip(native.lines()) {
         assert_eq!(ours, without);
@@ -228,7 +220,7 @@ fn a_userfaultfd_of_its_own() {
     let program = compile("own_uffd");
     let plain = std::process::Command::new(&program).output().unwrap();
     assert_eq!(plain.stdout, b"ok\n", "{plain:?}");
-    let done = Run::new(64, [program]).seconds(60).ok();
+    let done = Run::new(64, [program]).ok();
     assert_eq!(done.stdout, "ok\n", "{done}");
     done.has_swapped();
 }

@@ -11,9 +11,7 @@ fn both(name: &str, what: &str) -> Done {
     let program = compile(name);
     let plain = Command::new(&program).arg(what).output().unwrap();
     assert_eq!(plain.stdout, b"ok\n", "{plain:?}");
-    let done = Run::new(64, [program.to_str().unwrap(), what])
-        .seconds(60)
-        .go();
+    let done = Run::new(64, [program.to_str().unwrap(), what]).go();
     assert_eq!(done.stdout, "ok\n", "{done}");
     assert_eq!(done.status.into_raw(), plain.status.into_raw(), "{done}");
     done
@@ -70,7 +68,6 @@ fn leaks_are_looked_for() {
     let program = compile_with("walk", "walk-leak", &["-fsanitize=leak", "-pthread"]);
     let done = Run::new(64, [program.to_str().unwrap(), "8", "1", "0"])
         .env("LSAN_OPTIONS", "exitcode=0")
-        .seconds(60)
         .ok();
     assert!(done.stderr.contains("LeakSanitizer"), "{done}");
 }

@@ -200,7 +200,7 @@ fn one_that_comes_after_much_memory() {
     let line = [becomes.to_str().unwrap(), "grown", &hog, "24", "wait"];
     let mut run = Run::new(64, line).start();
     run.wait_for_output("ready");
-    wait_for("swap to be empty", 20, || {
+    wait_for("swap to be empty", || {
         let stats = run.read_stats();
         stats.is_some_and(|s| s["counters"]["swapped_bytes"].as_u64() == Some(0))
     });

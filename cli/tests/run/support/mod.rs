@@ -51,9 +51,14 @@ pub fn long() -> bool {
     std::env::var_os("HUGESWAP_LONG_TESTS").is_some_and(|v| v != "0")
 }
 
-/// Waits until `done`; fails after `seconds`.
-pub fn wait_for(what: &str, seconds: u64, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(seconds);
+/// What has not ended by then hangs. Machines are shared: what takes seconds may take a minute.
+pub fn patience() -> Duration {
+    Duration::from_secs(if long() { 3600 } else { 300 })
+}
+
+/// Waits until `done`; fails where it hangs.
+pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + patience();
     while !done() {
         assert!(Instant::now() < deadline, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(10));

@@ -13,7 +13,7 @@ use hugeswap_host::cgroup::{Group, Limits, Swap};
 use hugeswap_host::os;
 use serde_json::Value;
 
-use super::{children, hugeswap, machine, wait_for, Dir, ABOVE};
+use super::{children, hugeswap, machine, patience, wait_for, Dir, ABOVE};
 
 const MIB: u64 = 1 << 20;
 
@@ -28,7 +28,6 @@ pub struct Run {
     program: Vec<OsString>,
     envs: Vec<(String, OsString)>,
     stdin: Option<File>,
-    seconds: u64,
     inside: Option<PathBuf>,
 }
 
@@ -43,7 +42,6 @@ impl Run {
             program: program.into_iter().map(|s| s.as_ref().into()).collect(),
             envs: Vec::new(),
             stdin: None,
-            seconds: 120,
             inside: None,
         }
     }
@@ -83,11 +81,6 @@ impl Run {
     /// Where it is started.
     pub fn inside(mut self, directory: &std::path::Path) -> Run {
         self.inside = Some(directory.into());
-        self
-    }
-
-    pub fn seconds(mut self, seconds: u64) -> Run {
-        self.seconds = seconds;
         self
     }
 
@@ -157,7 +150,7 @@ impl Run {
             line: format!("{c:?}"),
             child,
             group,
-            deadline: Instant::now() + Duration::from_secs(self.seconds),
+            deadline: Instant::now() + patience(),
             stats,
             swap_dir,
             dir,
@@ -329,7 +322,6 @@ impl Running {
         if !self.left_alone {
             wait_for(
                 &format!("every process to end: {} {done}", self.processes()),
-                20,
                 || self.processes().trim().is_empty(),
             );
             assert_eq!(
