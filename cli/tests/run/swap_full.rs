@@ -27,6 +27,19 @@ fn size_reached() {
     went_on_above(&run.option("--swap-size=64M").ok());
 }
 
+/// It tells of the run, so it is not said by each of its processes.
+#[test]
+fn said_once_of_several_processes() {
+    let line = format!("for i in 1 2 3 4; do {} & done; wait", hog("96").join(" "));
+    let done = Run::new(64, ["sh", "-c", &line])
+        .above(416)
+        .option("--swap-size=64M")
+        .ok();
+    let warnings = done.stderr.lines().filter(|l| l.contains("full")).count();
+    assert_eq!(warnings, 1, "{done}");
+    assert!(done.counter("swap_full") > 1, "{done}");
+}
+
 #[test]
 fn size_reached_strictly() {
     let done = Run::new(64, hog("224"))

@@ -58,7 +58,7 @@ impl Processes {
                 if let Some(p) = &m.process {
                     self.poller.remove(p.as_fd());
                 }
-                m.hear_page(&mut self.execs);
+                m.hear_page(&mut self.heard);
                 self.past.merge_ended(&m.page().stats);
                 self.groups.keep_counters(m.group, &m.page().stats);
             }

@@ -106,10 +106,13 @@ impl Member {
     }
 
     /// Prints its log, and notes what programs it became.
-    pub(super) fn hear_page(&mut self, unmanaged: &mut Vec<Exec>) {
+    pub(super) fn hear_page(&mut self, heard: &mut Heard) {
         let page = self.object.page();
         let (pid, printed) = (self.pid, &mut self.printed);
         self.log_seen = page.read_log(self.log_seen, |line| {
+            if !heard.is_new(line) {
+                return;
+            }
             *printed += 1;
             if *printed < MOST_LINES {
                 errln!("hugeswap: {}", harmless(line));
@@ -119,7 +122,7 @@ impl Member {
         });
         page.hear_unmanaged(|pid, why, path| {
             let path = harmless(&String::from_utf8_lossy(path));
-            unmanaged.push(Exec { pid, why, path });
+            heard.execs.push(Exec { pid, why, path });
         });
     }
 }
@@ -128,6 +131,25 @@ impl Member {
 fn harmless(line: &str) -> String {
     let shown = |c: char| if c.is_control() { '?' } else { c };
     line.chars().map(shown).collect()
+}
+
+/// What processes have said in their pages.
+#[derive(Default)]
+pub(super) struct Heard {
+    pub execs: Vec<Exec>,
+    /// What was printed.
+    warnings: BTreeSet<String>,
+}
+
+impl Heard {
+    /// A warning tells of the run: once, and not from each of its processes.
+    fn is_new(&mut self, line: &str) -> bool {
+        let is_new = !self.warnings.contains(line);
+        if is_new && line.starts_with("warning: ") && self.warnings.len() < MOST_LINES {
+            self.warnings.insert(line.to_owned());
+        }
+        is_new
+    }
 }
 
 /// A process became a program without hugeswap.

@@ -15,6 +15,7 @@ mod swap;
 
 pub use door::Door;
 pub use engine_threads::{is_engine_thread, Pages};
+use member::Heard;
 pub use member::{Exec, Member};
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,7 +77,7 @@ pub struct Processes {
     ends: bool,
     /// Some program of the run has registered.
     has_come: bool,
-    execs: Vec<Exec>,
+    heard: Heard,
     /// Processes that do without hugeswap, of which nobody has heard yet.
     declined: Vec<u32>,
 }
@@ -132,7 +133,7 @@ impl Processes {
             past: Box::default(),
             ends: false,
             has_come: false,
-            execs: Vec::new(),
+            heard: Heard::default(),
             declined: Vec::new(),
         })
     }
@@ -313,13 +314,13 @@ impl Processes {
     /// Prints what processes have to say.
     pub fn print_logs(&mut self) {
         for m in self.members.values_mut() {
-            m.hear_page(&mut self.execs);
+            m.hear_page(&mut self.heard);
         }
     }
 
     /// What processes have said since the last time of programs without hugeswap that they become.
     pub fn take_execs(&mut self) -> Vec<Exec> {
-        std::mem::take(&mut self.execs)
+        std::mem::take(&mut self.heard.execs)
     }
 
     /// The processes that have said since the last time that they do without hugeswap.
