@@ -85,9 +85,9 @@ static void no_descriptors(void) {
 /* Every descriptor is in use. */
 static void all_descriptors(void) {
   limit(RLIMIT_NOFILE, 64, 64);
-  int last = 0, fd;
-  while ((fd = dup(0)) >= 0) last = fd;
-  MUST(errno == EMFILE && last == 63);
+  while (dup(0) >= 0) {
+  }
+  MUST(errno == EMFILE);
   children(2);
   moved_read_only();
   MUST(mlockall(MCL_CURRENT | MCL_ONFAULT) == 0);
