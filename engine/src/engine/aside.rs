@@ -35,9 +35,7 @@ const FIXED: usize = 8;
 type Table = [i32; FIXED + MAX_DEVICES];
 
 /// How often it is looked whether the kernel's threads for our rings have ended.
-///
-/// A second, on a machine with nothing to spare. Who has such threads of its own waits for so long, and is refused.
-const KERNELS_LOOKS: usize = 10_000;
+const KERNELS_LOOKS: usize = 100;
 
 extern "C" fn nothing(_: *mut u8) {}
 
