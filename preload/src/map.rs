@@ -67,11 +67,13 @@ fn mmap_anywhere(
         adopt(e, bell, got, len, prot, Contents::of_flags(flags));
         got
     };
-    // A hint below 4 GiB means it (compressed pointers); a hint for a large mapping too, and one for a place that
-    // code can be called at from where there is some. Other small ones are only spread about by theirs.
-    if addr != 0 && (addr < 1 << 32 || len >= PMD_SIZE || is_within_reach(addr)) {
+    if is_meant(addr, len) {
         let got = plain()?;
-        return Ok(if len >= PMD_SIZE { adopted(got) } else { got });
+        if len >= PMD_SIZE {
+            return Ok(adopted(got));
+        }
+        e.cache.stats().unmanaged_bytes.add(len as u64);
+        return Ok(got);
     }
     refill(e, bell);
     let Some(at) = state().lock().window.take(len, 0) else {
@@ -88,6 +90,16 @@ fn mmap_anywhere(
         let _ = unsafe { mem::madvise(at, len, MADV_POPULATE_WRITE) };
     }
     Ok(at)
+}
+
+/// Whether a mapping is to lie where it hints at. A hint below 4 GiB means it (compressed pointers); a hint for a large mapping
+/// too, and one for a place that code can be called at from where there is some. Other small ones are only spread about by
+/// theirs. And a hint into the window is that to the end of what was mapped before (Boehm's collector): the kernel would find
+/// it taken and lay the mapping elsewhere, near the libraries, where the next hint seemed to mean it.
+fn is_meant(addr: usize, len: usize) -> bool {
+    addr != 0
+        && (addr < 1 << 32 || len >= PMD_SIZE || is_within_reach(addr))
+        && !state().lock().window.has(addr)
 }
 
 /// Whether a call reaches that place from the program's code, or from that of its libraries. (LuaJIT looks for memory

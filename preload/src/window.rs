@@ -129,6 +129,10 @@ impl Window {
         }
     }
 
+    pub fn has(&self, at: usize) -> bool {
+        (self.start..self.end).contains(&at)
+    }
+
     pub fn holds(&self, start: usize, end: usize) -> bool {
         start >= self.start && end <= self.end
     }

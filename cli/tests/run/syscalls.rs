@@ -93,6 +93,15 @@ fn addresses() {
     }
 }
 
+/// Where a mapping hints at the end of one that is managed, it is managed too.
+#[test]
+fn hints_behind_what_is_managed() {
+    let program = compile("addresses");
+    let done = Run::new(64, [program.to_str().unwrap(), "one_behind_the_other"]).ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    assert_eq!(done.counter("unmanaged_bytes"), 0, "{done}");
+}
+
 /// The run's guard sees what it must, and is not seen: c/guard.c.
 #[test]
 fn guard() {

@@ -46,6 +46,26 @@ static void noreplace(void) {
   for (int i = 0; i < 3; i++) MUST(pthread_join(t[i], 0) == 0);
 }
 
+/* As Boehm's collector does: each mapping hints at the end of the one before, most are small, some large. */
+static void one_behind_the_other(void) {
+  char *hint = 0, *large[8], *small[8][8];
+  const size_t little = 16 * PAGE;
+  for (int i = 0; i < 8; i++) {
+    MUST((large[i] = map_at(hint, 8 * MB, 0)) != MAP_FAILED);
+    hint = large[i] + 8 * MB;
+    for (int k = 0; k < 8; k++) {
+      MUST((small[i][k] = map_at(hint, little, 0)) != MAP_FAILED);
+      hint = small[i][k] + little;
+      fill(small[i][k], little, 100 + 8 * i + k);
+    }
+    fill(large[i], 8 * MB, i);
+  }
+  for (int i = 0; i < 8; i++) {
+    verify(large[i], 8 * MB, i, "large");
+    for (int k = 0; k < 8; k++) verify(small[i][k], little, 100 + 8 * i + k, "small");
+  }
+}
+
 /* Addresses that were once the program's are so again by MAP_FIXED, whatever happened between. */
 static void again(void) {
   const size_t n = 256 * MB;
@@ -214,6 +234,7 @@ static void engines_own(void) {
 int main(int argc, char **argv) {
   MUST(argc == 2);
   if (!strcmp(argv[1], "noreplace")) noreplace();
+  if (!strcmp(argv[1], "one_behind_the_other")) one_behind_the_other();
   if (!strcmp(argv[1], "again")) again();
   if (!strcmp(argv[1], "no_more")) no_more();
   if (!strcmp(argv[1], "locked_heap")) locked_heap();
