@@ -182,6 +182,7 @@ impl Engine {
             limit: self.limit,
             free: self.free(),
             evicted: self.turns.evicted() > 0,
+            recorded: false,
             now_ns: (self.now_us * 1e3) as u64,
         };
         // Taken out while the others are looked at.

@@ -35,7 +35,8 @@ fn faults_of_several_threads() {
     let served = done.counter("pgmajfault") + done.counter("pgminfault");
     let found = replay(&file);
     assert_eq!(found.len(), 1, "{found:?}");
-    assert!(found[0] > 1000, "{found:?}");
+    // All of the memory was touched first at some time, and each page of it is told.
+    assert!(found[0] > 96 << 8, "{found:?}");
     // A fault that waits for a transfer is counted once and may come again.
     assert!(found[0] >= served / 10 * 8, "{found:?} of {served}: {done}");
     assert!(

@@ -462,6 +462,7 @@ impl<'e> Handler<'e> {
             limit: cache.charge.limit(),
             free: cache.free_pages(),
             evicted: cache.lru.has_evicted(),
+            recorded: self.record.is_some(),
             now_ns: s.start_ns,
         }
     }

@@ -40,6 +40,9 @@ pub struct Fault {
     pub free: i64,
     /// Something has left memory before.
     pub evicted: bool,
+    /// Faults are being recorded: a page that is touched first brings in no others, for a record without their first touches
+    /// would say that nobody wants them.
+    pub recorded: bool,
     pub now_ns: u64,
 }
 
@@ -178,6 +181,7 @@ impl Intake {
             Approach::Stride(_) | Approach::Jump(_) => None,
         };
         let zeros = match first_touch(fault.mode, fault.is_tight(), walk) {
+            _ if fault.recorded => 1,
             zeros if fault.is_for_folios() => zeros,
             zeros => zeros.min(ZERO_FILL_MAX),
         };
@@ -353,6 +357,7 @@ mod tests {
             limit: 64 * PMD_NR as i64,
             free: 0,
             evicted: true,
+            recorded: false,
             now_ns: 0,
         }
     }
@@ -401,6 +406,24 @@ mod tests {
                 };
                 at += n;
             }
+        }
+    }
+
+    #[test]
+    fn each_first_touch_is_a_fault_of_its_own_where_faults_are_recorded() {
+        let mut intake = Intake::default();
+        for page in 0..3 * PMD_NR {
+            let untouched = Place {
+                found: Found::Nowhere,
+                source: Source::Given,
+                ..swapped(&mut Fills::default())
+            };
+            let recorded = Fault {
+                recorded: true,
+                ..fault(page)
+            };
+            let decision = intake.decide(recorded, untouched, |_| false);
+            assert_eq!(decision.amount.zeros, 1);
         }
     }
 
