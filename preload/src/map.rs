@@ -94,12 +94,12 @@ fn mmap_anywhere(
 
 /// Whether a mapping is to lie where it hints at. A hint below 4 GiB means it (compressed pointers); a hint for a large mapping
 /// too, and one for a place that code can be called at from where there is some. Other small ones are only spread about by
-/// theirs. And a hint into the window is that to the end of what was mapped before (Boehm's collector): the kernel would find
-/// it taken and lay the mapping elsewhere, near the libraries, where the next hint seemed to mean it.
+/// theirs. And a hint to where the window lies is that to the end of what was mapped before (Boehm's collector): the kernel would
+/// find it taken and lay the mapping elsewhere, near the libraries, where the next hint seemed to mean it.
 fn is_meant(addr: usize, len: usize) -> bool {
     addr != 0
         && (addr < 1 << 32 || len >= PMD_SIZE || is_within_reach(addr))
-        && !state().lock().window.has(addr)
+        && !state().lock().window.occupies(addr)
 }
 
 /// Whether a call reaches that place from the program's code, or from that of its libraries. (LuaJIT looks for memory

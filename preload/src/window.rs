@@ -129,8 +129,9 @@ impl Window {
         }
     }
 
-    pub fn has(&self, at: usize) -> bool {
-        (self.start..self.end).contains(&at)
+    /// Whether the kernel finds that place taken, by memory of the program's or by what is free for it.
+    pub fn occupies(&self, at: usize) -> bool {
+        (self.start..self.end).contains(&at) && !self.bare.contains(at, at + 1)
     }
 
     pub fn holds(&self, start: usize, end: usize) -> bool {

@@ -64,6 +64,10 @@ static void one_behind_the_other(void) {
     verify(large[i], 8 * MB, i, "large");
     for (int k = 0; k < 8; k++) verify(small[i][k], little, 100 + 8 * i + k, "small");
   }
+  /* What was given back is had again by a hint. */
+  MUST(munmap(large[3], 8 * MB) == 0);
+  MUST(map_at(large[3], 8 * MB, 0) == large[3]);
+  verify(large[4], 8 * MB, 4, "the next");
 }
 
 /* Addresses that were once the program's are so again by MAP_FIXED, whatever happened between. */
