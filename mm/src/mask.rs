@@ -117,6 +117,18 @@ impl PageMask {
         (page < PMD_NR).then_some(page)
     }
 
+    /// The first `n` of them, or all.
+    pub fn first(self, n: usize) -> PageMask {
+        let mut first = PageMask::EMPTY;
+        let mut left = n;
+        for run in self.runs() {
+            let end = run.end.min(run.start + left);
+            first = first.or(PageMask::of(run.start..end));
+            left -= end - run.start;
+        }
+        first
+    }
+
     /// The maximal runs of neighbouring pages, in order.
     #[inline]
     pub fn runs(&self) -> impl Iterator<Item = Range<usize>> + '_ {
@@ -185,5 +197,20 @@ mod tests {
         assert_eq!(m.run_around(17, 4), 16..20);
         assert_eq!(m.run_around(19, 8), 16..20);
         assert_eq!(m.run_around(9, 4), 8..12);
+    }
+
+    #[test]
+    fn the_first_are_the_lowest() {
+        let m = PageMask::of(3..5)
+            .or(PageMask::of(100..200))
+            .or(PageMask::of(511..512));
+        for n in 0..PMD_NR {
+            let (first, rest) = (m.first(n), m.minus(m.first(n)));
+            assert_eq!(first.count(), n.min(m.count()));
+            assert_eq!(first.or(rest), m);
+            assert!(rest
+                .next_from(0)
+                .is_none_or(|page| first.next_from(page).is_none()));
+        }
     }
 }

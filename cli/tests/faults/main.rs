@@ -46,9 +46,17 @@ fn late_and_reordered_completions_lose_nothing() {
 
 #[test]
 fn failed_writes_keep_their_pages_in_memory() {
-    for inject in ["write-eio=nth:3", "write-eio=every:7", "write-eio=every:2"] {
+    // With 64 MiB a folio is sealed and written in parts, with 256 at once.
+    for (inject, memory, megabytes) in [
+        ("write-eio=nth:3", "64M", 160),
+        ("write-eio=every:7", "64M", 160),
+        ("write-eio=every:2", "64M", 160),
+        ("write-eio=every:7", "256M", 400),
+    ] {
         let run = Run {
             inject,
+            memory,
+            megabytes,
             ..Run::default()
         };
         let ended = run.run();

@@ -127,6 +127,7 @@ pub struct Run<'a> {
     /// `--swap`, in place of a directory of the test's own.
     pub swap: Option<&'a Path>,
     pub mode: &'a str,
+    pub memory: &'a str,
     pub megabytes: u32,
     pub rounds: u32,
 }
@@ -139,6 +140,7 @@ impl Default for Run<'_> {
             options: &[],
             swap: None,
             mode: "count",
+            memory: "64M",
             megabytes: 160,
             rounds: 2,
         }
@@ -156,7 +158,7 @@ impl Run<'_> {
         let stats = dir.0.join("stats.json");
         let mut command = Command::new("timeout");
         command.args(["--signal=KILL", "300"]).arg(hugeswap());
-        command.args(["run", "--memory", "64M", "--compress=off", "--swap"]);
+        command.args(["run", "--memory", self.memory, "--compress=off", "--swap"]);
         command.arg(self.swap.unwrap_or(&dir.0));
         command.arg("--stats-json").arg(&stats).args(self.options);
         command.arg("--").arg(check_program());

@@ -2,7 +2,7 @@
 
 use super::Reclaim;
 use crate::device::{Op, Until};
-use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_SIZE};
+use crate::mm::{PageMask, PAGE_SIZE, PMD_SIZE};
 use crate::swap_cache::Transfer;
 use crate::swap_io::{Ended, Part, When};
 
@@ -18,8 +18,13 @@ const PAUSE_FAILED_NS: u64 = 1_000_000_000;
 #[derive(Clone, Copy)]
 pub(super) struct InFlight {
     pub(super) op: Op,
-    pmd: Pmd,
-    pages: PageMask,
+    all: Transfer,
+    /// What is being transferred now.
+    now: PageMask,
+    /// What is to be, when that has ended.
+    then: PageMask,
+    /// What could not be before.
+    failed: PageMask,
 }
 
 impl Reclaim<'_> {
@@ -37,22 +42,39 @@ impl Reclaim<'_> {
         self.io.free().next().filter(|&slot| slot < usable)
     }
 
-    /// One request for each piece of the range's place; one for each page of a read after one that
-    /// failed, to know which it was.
+    /// Begins a transfer, in a free place.
     pub(super) fn transfer(&mut self, slot: usize, op: Op, t: Transfer) {
-        let (pmd, pages) = (t.pmd, t.pages);
-        self.io.begin(slot, InFlight { op, pmd, pages });
-        let memory = match op {
+        self.go_on(slot, op, t, (t.pages, PageMask::EMPTY));
+        self.io.kick();
+        self.end_transfers();
+    }
+
+    /// Has as much of `left`, pages of a transfer of which some have failed, be transferred as can be at once: one request for
+    /// each piece of the range's place; one for each page of a read after one that failed, to know which it was.
+    fn go_on(&mut self, slot: usize, op: Op, all: Transfer, (left, failed): (PageMask, PageMask)) {
+        let (now, memory) = match op {
             Op::Write => {
+                let now = self.cache.seals_at_once(left);
                 self.last_write_ns = self.last_tick_ns;
-                if self.cache.takes_large_buffer(&t) {
+                if self.cache.takes_large_buffer(now.count()) {
                     self.last_large_ns = self.last_tick_ns;
                 }
-                self.cache.seal(&t, slot)
+                (now, self.cache.seal(&all, now, slot))
             }
-            Op::Read => self.cache.place_of(t.frame),
+            Op::Read => (left, self.cache.place_of(all.frame)),
         };
-        let pieces = self.cache.pieces(t.pmd, t.entry, t.pages);
+        let then = left.minus(now);
+        self.io.begin(
+            slot,
+            InFlight {
+                op,
+                all,
+                now,
+                then,
+                failed,
+            },
+        );
+        let pieces = self.cache.pieces(all.pmd, all.entry, now);
         // What lies together in memory needs one request for slots that do, whichever pages they are of.
         for piece in pieces.joined(memory.is_packed()) {
             if op == Op::Write {
@@ -61,11 +83,11 @@ impl Reclaim<'_> {
                 let device = piece.entry.device().index();
                 self.kick.proc().writing[slot].add(device, cluster as usize);
             }
-            let step = if t.one_by_one { 1 } else { piece.nr };
+            let step = if all.one_by_one { 1 } else { piece.nr };
             for at in (0..piece.nr).step_by(step) {
                 // In pieces that were read one by one page follows page.
                 let start = piece.pages.start + at;
-                let end = if t.one_by_one {
+                let end = if all.one_by_one {
                     start + 1
                 } else {
                     piece.pages.end
@@ -83,8 +105,6 @@ impl Reclaim<'_> {
             }
         }
         self.io.send(slot);
-        self.io.kick();
-        self.end_transfers();
     }
 
     fn request(&mut self, slot: usize, part: Part) {
@@ -120,20 +140,27 @@ impl Reclaim<'_> {
     fn end_read(&mut self, end: &Ended<InFlight>) {
         self.cache.stats().swap_read_errors.add(end.errors.into());
         let t = end.what;
-        if let Some(taken) = self.cache.leave_done(t.pmd, end.failed.and(t.pages)) {
+        if let Some(taken) = self.cache.leave_done(t.all.pmd, end.failed.and(t.now)) {
             self.swapoff.arrive(taken);
         }
     }
 
     fn end_write(&mut self, end: &Ended<InFlight>) {
-        let (t, failed) = (end.what, end.failed.and(end.what.pages));
+        let t = end.what;
+        let failed = t.failed.or(end.failed.and(t.now));
         // A quota, or a disk that was filled after the place was reserved, is no error of the device.
         self.failed_in_row = match end.is_ok() {
             true => 0,
             false => self.failed_in_row.saturating_add(end.errors),
         };
         self.cache.stats().swap_write_errors.add(end.errors.into());
-        self.cache.writeback_done(t.pmd, t.pages, failed);
+        if !(t.then.is_empty() || end.no_space || self.writes_fail()) {
+            self.go_on(end.place, Op::Write, t.all, (t.then, failed));
+            return self.io.kick();
+        }
+        // What was not tried any more failed too.
+        let failed = failed.or(t.then);
+        self.cache.writeback_done(t.all.pmd, t.all.pages, failed);
         if self.writes_fail() {
             self.pause(PAUSE_FAILED_NS);
         }

@@ -14,8 +14,8 @@ pub struct FillBuffers {
     len: usize,
     /// Pages of each that were used, and so are charged.
     touched: [u8; Self::COUNT],
-    /// Those that were used since the last `rest`, as bits.
-    used: u32,
+    /// Pages of each that were used since the last `rest`.
+    used: [u8; Self::COUNT],
 }
 
 // SAFETY: the memory is used by the thread that owns the buffers only.
@@ -31,7 +31,7 @@ impl FillBuffers {
             free: core::array::from_fn(|i| i as u8),
             len: Self::COUNT,
             touched: [0; Self::COUNT],
-            used: 0,
+            used: [0; Self::COUNT],
         })
     }
     pub fn addr(&self, i: u32) -> *mut u8 {
@@ -61,29 +61,30 @@ impl FillBuffers {
     }
     /// Notes that `n` pages of the buffer are used; returns how many of them for the first time.
     fn touch(&mut self, i: u32, n: usize) -> usize {
-        self.used |= 1 << (i as usize % Self::COUNT);
-        let t = &mut self.touched[i as usize % Self::COUNT];
-        let new = n.saturating_sub(usize::from(*t));
-        *t += new as u8;
+        let i = i as usize % Self::COUNT;
+        self.used[i] = self.used[i].max(n as u8);
+        let new = n.saturating_sub(self.touched[i].into());
+        self.touched[i] += new as u8;
         new
     }
     /// Pages that are charged.
     pub fn touched(&self) -> usize {
         self.touched.iter().map(|&n| usize::from(n)).sum()
     }
-    /// Gives the memory of those back that were not used since the last time. How many pages that is.
+    /// Gives back memory that was not used since the last time. How many pages that is.
     pub fn rest(&mut self) -> usize {
-        let used = core::mem::take(&mut self.used);
+        let used = core::mem::replace(&mut self.used, [0; Self::COUNT]);
         let mut pages = 0;
         for &i in &self.free[..self.len] {
-            let n = usize::from(self.touched[usize::from(i)]);
-            if n == 0 || used >> i & 1 != 0 {
+            let keep = usize::from(used[usize::from(i)]);
+            let n = usize::from(self.touched[usize::from(i)]).saturating_sub(keep);
+            if n == 0 {
                 continue;
             }
-            let at = self.addr(i.into()) as usize;
+            let at = self.addr(i.into()) as usize + keep * PAGE_SIZE;
             // SAFETY: memory of this thread's, and of no transfer.
             if unsafe { mem::madvise(at, n * PAGE_SIZE, libc::MADV_DONTNEED) }.is_ok() {
-                self.touched[usize::from(i)] = 0;
+                self.touched[usize::from(i)] = keep as u8;
                 pages += n;
             }
         }
@@ -264,11 +265,11 @@ mod tests {
         // SAFETY: the same.
         assert_eq!(unsafe { b.addr(other).read() }, 0);
         b.put(one);
-        // What is used now and then stays, and what is not comes back charged.
+        // As much stays as was used lately. What comes back is charged again.
         let again = b.take().unwrap();
         assert_eq!((again, b.touch(again, 1)), (one, 0));
         b.put(again);
-        assert_eq!((b.rest(), b.rest(), b.touched()), (0, 3, 0));
+        assert_eq!((b.rest(), b.rest(), b.touched()), (2, 1, 0));
         let again = b.take().unwrap();
         assert_eq!(b.touch(again, 2), 2);
     }

@@ -15,9 +15,11 @@ const NONCE_PAGES: usize = size_of::<Nonces>() / PAGE_SIZE;
 /// Buffers that pages are sealed into take at most this part of the limit, for the program has less of it
 /// by them; but there are two: one is written while pages are sealed into the other.
 const BUFFERS_SHARE: i64 = 64;
+/// Small ones take no more than this part: more of them at a time is hardly sooner.
+const SMALL_SHARE: i64 = 128;
 const BUFFERS_LEAST: usize = 2;
-/// Of fewer pages than that two would be a quarter: there is one write at a time.
-const SMALL_SHARE: i64 = 8 * PMD_NR as i64;
+/// A process that may have fewer pages has one.
+const ONE_SHARE: i64 = 8 * PMD_NR as i64;
 
 /// So many pages are sealed into a small buffer. They may lie anywhere in memory, and what has more
 /// pieces than the device takes at a time (126, of virtio disks) needs a thread of the kernel's.
@@ -27,6 +29,8 @@ const SMALL_BYTES: usize = SMALL * PAGE_SIZE;
 /// Where pages are sealed to be written, one behind the other: a frame's pages may go back to the program
 /// meanwhile. For each write in flight there is a large buffer, of a huge page, and a small one, of base
 /// pages. The first of them are used first, and each is charged when, and as far as, it is first used.
+/// Where two large ones are more than their part of the limit there are small ones only, and what is more than one
+/// takes is sealed and written in parts.
 pub struct SealBuffers {
     large: usize,
     small: usize,
@@ -81,6 +85,19 @@ impl SealBuffers {
         })
     }
 
+    /// How many writes there may be at a time of a process that may have so many pages, each with a buffer for so many.
+    fn within(limit: i64) -> (usize, usize) {
+        let fit = |pages: usize, share| (limit.max(0) / (pages as i64 * share)) as usize;
+        match (fit(PMD_NR, BUFFERS_SHARE), limit) {
+            (large @ BUFFERS_LEAST.., _) => (large.min(Self::COUNT), PMD_NR),
+            (_, ..ONE_SHARE) => (1, SMALL),
+            _ => (
+                fit(SMALL, SMALL_SHARE).clamp(BUFFERS_LEAST, Self::COUNT),
+                SMALL,
+            ),
+        }
+    }
+
     fn map(bytes: usize, pages: i32) -> Result<usize, Errno> {
         let base = mem::reserve_aligned(bytes)?;
         // SAFETY: a reservation that nobody knows of. As with frames a child's addresses stay taken.
@@ -119,18 +136,22 @@ impl<M: Memory> SwapCache<M> {
         if self.sealer.mode == Mode::Check {
             return SealBuffers::COUNT;
         }
-        let fit = self.charge.limit() / (PMD_NR as i64 * BUFFERS_SHARE);
-        let least = match self.charge.limit() {
-            ..SMALL_SHARE => 1,
-            SMALL_SHARE.. => BUFFERS_LEAST,
-        };
-        let fit = (fit.max(0) as usize).clamp(least, SealBuffers::COUNT);
+        let (fit, pages) = SealBuffers::within(self.charge.limit());
         // Another large one comes when there is room for it: the first write makes some.
         match self.seal_buffers.touched.load(Relaxed).count_ones() as usize {
             0 => fit,
-            had if self.charge.room() < PMD_NR as i64 => had.min(fit),
+            had if pages > SMALL && self.charge.room() < PMD_NR as i64 => had.min(fit),
             _ => fit,
         }
+    }
+
+    /// Of the pages of a write, those that are sealed at once; the others when these have been written.
+    pub fn seals_at_once(&self, pages: PageMask) -> PageMask {
+        let at_once = match self.sealer.mode {
+            Mode::Check => PMD_NR,
+            Mode::Encrypt => SealBuffers::within(self.charge.limit()).1,
+        };
+        pages.first(at_once)
     }
 
     /// Memory that this process is charged for and a child does not get.
@@ -297,18 +318,18 @@ impl<M: Memory> SwapCache<M> {
         })
     }
 
-    /// Seals the pages of a write, which `start_write` began, into the buffers of write `i`. Where they
+    /// Seals `pages` of a write, which `start_write` began, into the buffers of write `i`. Where they
     /// are written as they are that is their frame. For the reclaim thread.
-    pub fn seal(&self, t: &Transfer, i: usize) -> Source {
+    pub fn seal(&self, t: &Transfer, pages: PageMask, i: usize) -> Source {
         let frame = self.frames.addr(t.frame);
         let to = match self.sealer.mode {
             // Nothing is written there then.
             Mode::Check => Source::frame(frame),
-            Mode::Encrypt => Source::packed(self.seal_buffer(i, t.pages.count()), t.pages),
+            Mode::Encrypt => Source::packed(self.seal_buffer(i, pages.count()), pages),
         };
         let tags = self.ranges.tags(t.pmd);
         debug_assert!(tags.is_some(), "start_write has made them");
-        for (page, at) in self.each_slot(t.pmd, Some(t.entry), t.pages) {
+        for (page, at) in self.each_slot(t.pmd, Some(t.entry), pages) {
             // SAFETY: the frame is read only while it is being written; nobody else has the buffer, which is
             // large enough, or else it is the scratch page, which is the reclaim thread's.
             let (from, sealed) = unsafe {
@@ -337,13 +358,13 @@ impl<M: Memory> SwapCache<M> {
     /// Writes will begin soon: what they need first is charged before others take the room.
     pub fn prepare_seal_buffer(&self) {
         if self.sealer.mode == Mode::Encrypt {
-            self.seal_buffer(0, PMD_NR);
+            self.seal_buffer(0, SealBuffers::within(self.charge.limit()).1);
         }
     }
 
-    /// Whether a write takes a large buffer.
-    pub fn takes_large_buffer(&self, t: &Transfer) -> bool {
-        self.sealer.mode == Mode::Encrypt && t.pages.count() > SMALL
+    /// Whether to write so many pages takes a large buffer.
+    pub fn takes_large_buffer(&self, pages: usize) -> bool {
+        self.sealer.mode == Mode::Encrypt && pages > SMALL
     }
 
     /// Gives the memory of large buffer `i` back, in which nothing is in flight.
@@ -468,5 +489,32 @@ impl<M: Memory> SwapCache<M> {
             }
         }
         clean
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_a_small_part_of_the_limit() {
+        const MIB: i64 = 256;
+        for limit in (1..20_000).map(|n| n * MIB) {
+            let (n, pages) = SealBuffers::within(limit);
+            let (part, least) = (limit / BUFFERS_SHARE, (BUFFERS_LEAST * SMALL) as i64);
+            let all = (n * pages) as i64;
+            assert!((1..=SealBuffers::COUNT).contains(&n) && (SMALL..=PMD_NR).contains(&pages));
+            assert!(
+                all <= part.max(least) && all * 8 <= limit.max(3 * MIB),
+                "{limit}: {n} of {pages}"
+            );
+        }
+        assert_eq!(SealBuffers::within(8 * MIB), (1, SMALL));
+        assert_eq!(SealBuffers::within(120 * MIB), (2, SMALL));
+        assert_eq!(SealBuffers::within(256 * MIB), (2, PMD_NR));
+        assert_eq!(
+            SealBuffers::within(4096 * MIB),
+            (SealBuffers::COUNT, PMD_NR)
+        );
     }
 }

@@ -552,7 +552,7 @@ impl World {
         self.supply();
         if let Start::Write(t) = cache.start_write(taken, to, &self.devices) {
             let frame = cache.frames.addr(t.frame);
-            let from = cache.seal(&t, 0);
+            let from = cache.seal(&t, t.pages, 0);
             let each = inner.slots_of(t.entry, t.pages).map(|(page, slot)| {
                 let at = from.addr(page);
                 // SAFETY: memory of the transfer's.
