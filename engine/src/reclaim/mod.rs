@@ -34,8 +34,8 @@ const READY: usize = 4;
 const PAUSE_FULL_NS: u64 = 20_000_000;
 /// Full devices are asked again after this, for another process may have freed something.
 const FULL_NS: u64 = 100_000_000;
-/// Buffers that pages are sealed into are given back when nothing was written for so long; large ones, when
-/// nothing of their size was.
+/// Buffers that pages are sealed into are given back when nothing was written for so long; those that only folios need, when
+/// none of them was.
 const BUFFERS_NS: u64 = 1_000_000_000;
 /// Ranges whose compressed pages go on at a time, at most.
 const WRITE_BACKS: usize = 16;
@@ -59,8 +59,8 @@ pub struct Reclaim<'e> {
     last_tick_ns: u64,
     /// When something was written, by the tick before.
     last_write_ns: u64,
-    /// When so much was written as takes a large buffer.
-    last_large_ns: u64,
+    /// When a folio was.
+    last_folio_ns: u64,
     warned_full: bool,
     warned_write: bool,
     /// Writes that failed since one succeeded.
@@ -95,7 +95,7 @@ impl<'e> Reclaim<'e> {
             touched: 0,
             last_tick_ns: 0,
             last_write_ns: 0,
-            last_large_ns: 0,
+            last_folio_ns: 0,
             warned_full: false,
             warned_write: false,
             failed_in_row: 0,
@@ -418,8 +418,8 @@ impl<'e> Reclaim<'e> {
         self.last_tick_ns = now;
         if now - self.last_write_ns > BUFFERS_NS {
             self.release_buffers();
-        } else if now - self.last_large_ns > BUFFERS_NS {
-            self.release_large_buffers();
+        } else if now - self.last_folio_ns > BUFFERS_NS {
+            self.release_folios_buffers();
         }
         let c = self.cache;
         let s = c.stats();

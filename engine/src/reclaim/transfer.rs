@@ -1,9 +1,9 @@
 //! Transfers: what reclaim writes, and what it reads that is to leave a device.
 
-use super::Reclaim;
+use super::{Reclaim, BUFFERS_NS};
 use crate::device::{Op, Until};
 use crate::mm::{PageMask, PAGE_SIZE, PMD_SIZE};
-use crate::swap_cache::Transfer;
+use crate::swap_cache::{Transfer, Writes};
 use crate::swap_io::{Ended, Part, When};
 
 /// Ranges being written, or read to leave a device, at most.
@@ -36,14 +36,28 @@ impl Reclaim<'_> {
         self.io.free()
     }
 
+    /// What has been written in the last second.
+    fn writes_lately(&self) -> Writes {
+        match self.last_tick_ns - self.last_folio_ns > BUFFERS_NS {
+            true => Writes::Pieces,
+            false => Writes::Folios,
+        }
+    }
+
     /// The place of another write: as many as there are buffers for.
     pub(super) fn write_slot(&self) -> Option<usize> {
-        let usable = self.cache.seal_buffers();
+        let usable = self.cache.seal_buffers(self.writes_lately());
         self.io.free().next().filter(|&slot| slot < usable)
     }
 
     /// Begins a transfer, in a free place.
     pub(super) fn transfer(&mut self, slot: usize, op: Op, t: Transfer) {
+        if op == Op::Write {
+            self.last_write_ns = self.last_tick_ns;
+            if Writes::of(t.pages.count()) == Writes::Folios {
+                self.last_folio_ns = self.last_tick_ns;
+            }
+        }
         self.go_on(slot, op, t, (t.pages, PageMask::EMPTY));
         self.io.kick();
         self.end_transfers();
@@ -55,10 +69,6 @@ impl Reclaim<'_> {
         let (now, memory) = match op {
             Op::Write => {
                 let now = self.cache.seals_at_once(left);
-                self.last_write_ns = self.last_tick_ns;
-                if self.cache.takes_large_buffer(now.count()) {
-                    self.last_large_ns = self.last_tick_ns;
-                }
                 (now, self.cache.seal(&all, now, slot))
             }
             Op::Read => (left, self.cache.place_of(all.frame)),
@@ -178,13 +188,21 @@ impl Reclaim<'_> {
 
     /// Gives back what no write needs now.
     pub(super) fn release_buffers(&self) {
-        self.release_large_buffers();
-        self.unused_slots()
-            .for_each(|slot| self.cache.release_small_buffer(slot));
+        self.release_all_but(0);
     }
 
-    pub(super) fn release_large_buffers(&self) {
-        self.unused_slots()
-            .for_each(|slot| self.cache.release_large_buffer(slot));
+    /// The same, where no folios are written.
+    pub(super) fn release_folios_buffers(&self) {
+        self.release_all_but(self.cache.seal_buffers(Writes::Pieces));
+    }
+
+    /// The first `keep` small ones stay.
+    fn release_all_but(&self, keep: usize) {
+        for slot in self.unused_slots() {
+            self.cache.release_large_buffer(slot);
+            if slot >= keep {
+                self.cache.release_small_buffer(slot);
+            }
+        }
     }
 }

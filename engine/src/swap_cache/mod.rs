@@ -44,7 +44,7 @@ pub use memory::{Dir, Kernel, Memory};
 pub use moves::{Moves, Since};
 pub use pieces::{Piece, Pieces};
 pub use plan::Plan;
-pub use seals::{SealBuffers, Source};
+pub use seals::{SealBuffers, Source, Writes};
 pub use shared::{Copies, CopyFor};
 pub use slots::{DeviceSet, NoSlots, SwapSlots};
 pub use swapoff::Leave;

@@ -15,8 +15,8 @@ const NONCE_PAGES: usize = size_of::<Nonces>() / PAGE_SIZE;
 /// Buffers that pages are sealed into take at most this part of the limit, for the program has less of it
 /// by them; but there are two: one is written while pages are sealed into the other.
 const BUFFERS_SHARE: i64 = 64;
-/// Small ones take no more than this part: more of them at a time is hardly sooner.
-const SMALL_SHARE: i64 = 128;
+/// Small ones take no more than this part where no folios are written: what leaves in pieces is not that much.
+const PIECES_SHARE: i64 = 128;
 const BUFFERS_LEAST: usize = 2;
 /// A process that may have fewer pages has one.
 const ONE_SHARE: i64 = 8 * PMD_NR as i64;
@@ -38,6 +38,23 @@ pub struct SealBuffers {
     touched: AtomicU32,
     /// How many pages of each small one are.
     touched_small: [AtomicU32; Self::COUNT],
+}
+
+/// What has been written lately.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Writes {
+    Folios,
+    Pieces,
+}
+
+impl Writes {
+    /// Of so many pages.
+    pub fn of(pages: usize) -> Writes {
+        match pages > SMALL {
+            true => Writes::Folios,
+            false => Writes::Pieces,
+        }
+    }
 }
 
 /// Where in memory the pages of a transfer are.
@@ -86,15 +103,16 @@ impl SealBuffers {
     }
 
     /// How many writes there may be at a time of a process that may have so many pages, each with a buffer for so many.
-    fn within(limit: i64) -> (usize, usize) {
+    fn within(limit: i64, what: Writes) -> (usize, usize) {
         let fit = |pages: usize, share| (limit.max(0) / (pages as i64 * share)) as usize;
+        let share = match what {
+            Writes::Folios => BUFFERS_SHARE,
+            Writes::Pieces => PIECES_SHARE,
+        };
         match (fit(PMD_NR, BUFFERS_SHARE), limit) {
             (large @ BUFFERS_LEAST.., _) => (large.min(Self::COUNT), PMD_NR),
             (_, ..ONE_SHARE) => (1, SMALL),
-            _ => (
-                fit(SMALL, SMALL_SHARE).clamp(BUFFERS_LEAST, Self::COUNT),
-                SMALL,
-            ),
+            _ => (fit(SMALL, share).clamp(BUFFERS_LEAST, Self::COUNT), SMALL),
         }
     }
 
@@ -132,11 +150,11 @@ impl Sealed<'_> {
 
 impl<M: Memory> SwapCache<M> {
     /// How many writes there may be at a time.
-    pub fn seal_buffers(&self) -> usize {
+    pub fn seal_buffers(&self, lately: Writes) -> usize {
         if self.sealer.mode == Mode::Check {
             return SealBuffers::COUNT;
         }
-        let (fit, pages) = SealBuffers::within(self.charge.limit());
+        let (fit, pages) = SealBuffers::within(self.charge.limit(), lately);
         // Another large one comes when there is room for it: the first write makes some.
         match self.seal_buffers.touched.load(Relaxed).count_ones() as usize {
             0 => fit,
@@ -149,7 +167,7 @@ impl<M: Memory> SwapCache<M> {
     pub fn seals_at_once(&self, pages: PageMask) -> PageMask {
         let at_once = match self.sealer.mode {
             Mode::Check => PMD_NR,
-            Mode::Encrypt => SealBuffers::within(self.charge.limit()).1,
+            Mode::Encrypt => SealBuffers::within(self.charge.limit(), Writes::Folios).1,
         };
         pages.first(at_once)
     }
@@ -358,13 +376,11 @@ impl<M: Memory> SwapCache<M> {
     /// Writes will begin soon: what they need first is charged before others take the room.
     pub fn prepare_seal_buffer(&self) {
         if self.sealer.mode == Mode::Encrypt {
-            self.seal_buffer(0, SealBuffers::within(self.charge.limit()).1);
+            self.seal_buffer(
+                0,
+                SealBuffers::within(self.charge.limit(), Writes::Folios).1,
+            );
         }
-    }
-
-    /// Whether to write so many pages takes a large buffer.
-    pub fn takes_large_buffer(&self, pages: usize) -> bool {
-        self.sealer.mode == Mode::Encrypt && pages > SMALL
     }
 
     /// Gives the memory of large buffer `i` back, in which nothing is in flight.
@@ -500,21 +516,20 @@ mod tests {
     fn buffers_are_a_small_part_of_the_limit() {
         const MIB: i64 = 256;
         for limit in (1..20_000).map(|n| n * MIB) {
-            let (n, pages) = SealBuffers::within(limit);
-            let (part, least) = (limit / BUFFERS_SHARE, (BUFFERS_LEAST * SMALL) as i64);
-            let all = (n * pages) as i64;
-            assert!((1..=SealBuffers::COUNT).contains(&n) && (SMALL..=PMD_NR).contains(&pages));
-            assert!(
-                all <= part.max(least) && all * 8 <= limit.max(3 * MIB),
-                "{limit}: {n} of {pages}"
-            );
+            for what in [Writes::Folios, Writes::Pieces] {
+                let (n, pages) = SealBuffers::within(limit, what);
+                let (part, least) = (limit / BUFFERS_SHARE, (BUFFERS_LEAST * SMALL) as i64);
+                let all = (n * pages) as i64;
+                assert!((1..=SealBuffers::COUNT).contains(&n) && (SMALL..=PMD_NR).contains(&pages));
+                let fits = all <= part.max(least) && all * 8 <= limit.max(3 * MIB);
+                assert!(fits, "{limit}: {n} of {pages}");
+            }
         }
-        assert_eq!(SealBuffers::within(8 * MIB), (1, SMALL));
-        assert_eq!(SealBuffers::within(120 * MIB), (2, SMALL));
-        assert_eq!(SealBuffers::within(256 * MIB), (2, PMD_NR));
-        assert_eq!(
-            SealBuffers::within(4096 * MIB),
-            (SealBuffers::COUNT, PMD_NR)
-        );
+        let within = |mib, what| SealBuffers::within(mib * MIB, what);
+        assert_eq!(within(8, Writes::Folios), (1, SMALL));
+        assert_eq!(within(120, Writes::Folios), (5, SMALL));
+        assert_eq!(within(120, Writes::Pieces), (2, SMALL));
+        assert_eq!(within(256, Writes::Pieces), (2, PMD_NR));
+        assert_eq!(within(4096, Writes::Folios), (SealBuffers::COUNT, PMD_NR));
     }
 }
