@@ -26,6 +26,8 @@ pub struct Pressure {
     tid: AtomicU32,
     /// The handler's thread number while it runs as SCHED_IDLE beside the program (`fault::colocation`).
     colocated: AtomicU32,
+    /// One more than the number of the CPU that it does so on.
+    place: AtomicU32,
     /// How often the handler has looked for faults.
     looks: AtomicU32,
     /// Nonzero while the thread has something to do.
@@ -79,6 +81,18 @@ impl<'e> Kick<'e> {
 
     pub fn set_colocated(&self, tid: u32) {
         self.pressure.colocated.store(tid, Release);
+    }
+
+    /// The CPU on which the handler is colocated with a thread, if it is.
+    pub fn place(&self) -> Option<u32> {
+        let place = self.pressure.place.load(Acquire).checked_sub(1);
+        place.filter(|_| self.colocated() != 0)
+    }
+
+    /// It goes there, or anywhere. Only the handler says so.
+    pub fn set_place(&self, cpu: Option<u32>) {
+        let place = cpu.map_or(0, |cpu| cpu + 1);
+        self.pressure.place.store(place, Release);
     }
 
     /// The handler has looked for faults. Only it calls this.

@@ -17,6 +17,17 @@ impl Cpus {
         Cpus(mask)
     }
 
+    pub fn has(&self, cpu: u32) -> bool {
+        let word = self.0.get(cpu as usize / 64);
+        word.is_some_and(|word| word >> (cpu % 64) & 1 != 0)
+    }
+
+    /// Those of them that are not this one.
+    pub fn without(&self, cpu: u32) -> Cpus {
+        let one = Cpus::one(cpu);
+        Cpus(core::array::from_fn(|i| self.0[i] & !one.0[i]))
+    }
+
     /// The CPUs that the calling thread may run on.
     pub fn allowed() -> Result<Cpus, Errno> {
         let mut mask = [0u64; 128];

@@ -154,21 +154,20 @@ impl<'e> Colocation<'e> {
         self.apart_faults = APART_FAULTS;
     }
 
-    /// Moves to a CPU, and reclaim with it: there it moves pages without interrupting another CPU
-    /// for each of them, which costs several times the move itself.
+    /// Moves to a CPU, and reclaim will come there to move pages.
     fn go_to(&mut self, cpu: u32) -> Result<(), Errno> {
         let cpus = Cpus::one(cpu);
         cpus.confine(0)?;
         self.cpu = Some(cpu);
-        let _ = cpus.confine(self.kick.reclaim());
+        self.kick.set_place(Some(cpu));
         Ok(())
     }
 
     fn go_anywhere(&mut self) {
         self.cpu = None;
+        self.kick.set_place(None);
         if let Some(anywhere) = &self.anywhere {
             let _ = anywhere.confine(0);
-            let _ = anywhere.confine(self.kick.reclaim());
         }
     }
 

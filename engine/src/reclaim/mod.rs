@@ -8,6 +8,7 @@
 mod full;
 mod inactive;
 mod more;
+mod spot;
 mod swapoff;
 mod transfer;
 mod watch;
@@ -20,7 +21,7 @@ use crate::device::{Device, Op, Until};
 use crate::mm::{PAGE_SIZE, PMD_NR};
 use crate::policy::{staging, InVain};
 use crate::pressure::Kick;
-use crate::swap_cache::{Bytes, Start, SwapCache, To, Victim, WriteBack, WRITE_BACK};
+use crate::swap_cache::{Bytes, Start, SwapCache, Taken, To, Victim, WriteBack, WRITE_BACK};
 use crate::swap_io::SwapIo;
 use crate::sys::futex::{self, Scope};
 use crate::sys::thread::now_ns;
@@ -75,6 +76,7 @@ pub struct Reclaim<'e> {
     more: more::MoreMemory,
     swapoff: swapoff::SwapOff,
     watch: watch::Watch,
+    spot: spot::Spot,
 }
 
 impl<'e> Reclaim<'e> {
@@ -106,6 +108,7 @@ impl<'e> Reclaim<'e> {
             more: more::MoreMemory::default(),
             swapoff: swapoff::SwapOff::new(),
             watch: watch::Watch::default(),
+            spot: spot::Spot::new(),
         })
     }
 
@@ -132,6 +135,7 @@ impl<'e> Reclaim<'e> {
         let seq = self.kick.proc().limit_seq.load(Acquire);
         self.tick();
         self.watch.look(self.cache.program(), self.kick);
+        self.spot.for_moves(self.kick);
         self.cache.copy_shared();
         self.reap(Until::Now);
         self.leave_devices();
@@ -263,6 +267,7 @@ impl<'e> Reclaim<'e> {
             if !self.has_swap() {
                 break;
             }
+            self.spot.for_moves(self.kick);
             self.write_back(&mut evicted);
             self.deactivate_some(&mut staged);
             let slot = self.write_slot()?;
@@ -271,7 +276,7 @@ impl<'e> Reclaim<'e> {
             };
             self.asked = self.asked.saturating_sub(1);
             staged = staged.saturating_sub(self.cache.staged(taken));
-            match self.cache.start_write(taken, To::Memory, self.devices) {
+            match self.start_write(taken) {
                 Start::Write(w) => {
                     evicted = true;
                     self.has_room();
@@ -299,6 +304,17 @@ impl<'e> Reclaim<'e> {
             }
         }
         Some(evicted)
+    }
+
+    /// What was taken out leaves: to compressed memory, or to a device.
+    fn start_write(&mut self, taken: Taken) -> Start {
+        let compressed = || self.cache.stats().zswpout.get();
+        let before = compressed();
+        self.spot.for_work(self.kick);
+        let start = self.cache.start_write(taken, To::Memory, self.devices);
+        self.spot
+            .has_compressed(compressed().saturating_sub(before));
+        start
     }
 
     /// Has compressed memory become as small as it should be.
