@@ -24,14 +24,13 @@ use hugeswap_sys::sync::Mutex;
 use hugeswap_sys::{mem, thread, Errno};
 use slab::{Block, Slab, BLOCK, MAX_BLOCKS};
 
-/// An object begins with four words: its length, above which is its codec; the time at which it was stored; and
-/// whose it is, a range and a page. A thread that changes these last two has the range's lock; one that reads
-/// them without it takes what it finds for a hint.
+/// An object begins with three words: its length, above which is its codec; and whose it is, a range and a
+/// page. A thread that changes these last two has the range's lock; one that reads them without it takes what it finds for
+/// a hint.
 const LEN_BITS: u32 = 16;
-const HEAD: usize = 4 * WORD;
+const HEAD: usize = 3 * WORD;
 const WORD: usize = size_of::<u32>();
-const TIME: usize = WORD;
-const OWNER: usize = 2 * WORD;
+const OWNER: usize = WORD;
 /// Places that are free in blocks that are not empty may be this part of the pool.
 const WASTE_PART: usize = 16;
 /// Empty blocks that are kept for what comes next.
@@ -132,14 +131,8 @@ impl Zpool {
 
     /// Stores the page, if it becomes no larger than [`LARGEST`] or may be as it is. None also where there is no
     /// memory. For the reclaim thread alone.
-    /// `time` is the caller's. Where the pool has `most` pages, what finds a place without more is stored.
-    pub fn store(
-        &self,
-        page: &Page,
-        (owner, time): (Owner, u32),
-        how: How,
-        most: usize,
-    ) -> Option<Stored> {
+    /// Where the pool has `most` pages, what finds a place without more is stored.
+    pub fn store(&self, page: &Page, owner: Owner, how: How, most: usize) -> Option<Stored> {
         if how == How::AsIs {
             return self.put(page, None, most);
         }
@@ -147,7 +140,7 @@ impl Zpool {
         match self.compress(page, &mut small[HEAD..]) {
             Some((codec, n)) => {
                 let what = n as u32 | (codec as u32) << LEN_BITS;
-                let head = [what, time, owner.pmd.0, owner.page as u32];
+                let head = [what, owner.pmd.0, owner.page as u32];
                 for (place, word) in small.chunks_exact_mut(WORD).zip(head) {
                     place.copy_from_slice(&word.to_ne_bytes());
                 }
@@ -156,6 +149,13 @@ impl Zpool {
             None if how == How::Anyhow => self.put(page, None, most),
             None => None,
         }
+    }
+
+    /// The bytes that a page would take, if it became small enough.
+    pub fn size_of(&self, page: &Page) -> Option<usize> {
+        let mut small = [0; LARGEST];
+        let (_, n) = self.compress(page, &mut small[HEAD..])?;
+        Some(n + HEAD)
     }
 
     /// A fault takes so long that has to read from a device. As long as that was not said there is none.
@@ -225,9 +225,8 @@ impl Zpool {
         })
     }
 
-    /// The object's page again, and the time at which it was stored. The caller sees to it that nobody frees
-    /// it meanwhile.
-    pub fn load(&self, handle: Handle, to: &mut Page, by: By) -> Result<u32, Wrong> {
+    /// The object's page again. The caller sees to it that nobody frees it meanwhile.
+    pub fn load(&self, handle: Handle, to: &mut Page, by: By) -> Result<(), Wrong> {
         let (at, size) = self.slab.lock().offset(handle).ok_or(Wrong)?;
         // SAFETY: an object that is in use is accessible, and does not change.
         let object = unsafe { core::slice::from_raw_parts((self.base + at) as *const u8, size) };
@@ -351,19 +350,18 @@ impl Zpool {
     }
 }
 
-/// The page of an object's bytes, all that its class has; and its time, which a page as it is has not.
-pub fn open_object(object: &[u8], to: &mut Page, decoder: &mut Decoder) -> Result<u32, Wrong> {
+/// The page of an object's bytes, all that its class has.
+pub fn open_object(object: &[u8], to: &mut Page, decoder: &mut Decoder) -> Result<(), Wrong> {
     if let Ok(page) = <&Page>::try_from(object) {
         *to = *page;
-        return Ok(0);
+        return Ok(());
     }
     let (head, rest) = object.split_at_checked(HEAD).ok_or(Wrong)?;
     let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let codec = u8::try_from(word(0) >> LEN_BITS).map_err(|_| Wrong)?;
     let codec = Codec::from_number(codec).ok_or(Wrong)?;
     let len = (word(0) & ((1 << LEN_BITS) - 1)) as usize;
-    decoder.decompress(codec, rest.get(..len).ok_or(Wrong)?, to)?;
-    Ok(word(TIME))
+    decoder.decompress(codec, rest.get(..len).ok_or(Wrong)?, to)
 }
 
 /// How many bytes an object can have.
@@ -402,7 +400,7 @@ mod tests {
         let stored: Vec<_> = (0..2000)
             .map(|i| {
                 let s = pool
-                    .store(&page(i), (owner(i as usize), i as u32), How::Small, ALL)
+                    .store(&page(i), owner(i as usize), How::Small, ALL)
                     .unwrap();
                 grown += s.grown.0;
                 s
@@ -412,7 +410,7 @@ mod tests {
         assert!(grown < 2000, "{grown}");
         let mut back = [0; PAGE_SIZE];
         for (i, s) in stored.iter().enumerate() {
-            assert_eq!(pool.load(s.handle, &mut back, By::Handler), Ok(i as u32));
+            assert_eq!(pool.load(s.handle, &mut back, By::Handler), Ok(()));
             assert!(back == page(i as u64), "{i}");
         }
         let shrunk = pool.free(stored.iter().map(|s| s.handle)).0 + pool.shrink(0).0;
@@ -434,7 +432,7 @@ mod tests {
         for keeps in [2, 3, 7] {
             let pool = Zpool::new(64 << 20, Some(Codec::Lz4)).unwrap();
             let mut stored: Vec<_> = (0..4000)
-                .map(|i| pool.store(&page(i), (owner(i as usize), i as u32), How::Small, ALL))
+                .map(|i| pool.store(&page(i), owner(i as usize), How::Small, ALL))
                 .map(|s| s.unwrap().handle)
                 .collect();
             let gone = |i: &usize| i % keeps != 0;
@@ -459,7 +457,7 @@ mod tests {
             assert_eq!(pool.stored(), 4000_usize.div_ceil(keeps));
             let mut back = [0; PAGE_SIZE];
             for i in (0..4000).filter(|i| !gone(i)) {
-                assert_eq!(pool.load(stored[i], &mut back, By::Reclaim), Ok(i as u32));
+                assert_eq!(pool.load(stored[i], &mut back, By::Reclaim), Ok(()));
                 assert!(back == page(i as u64), "{i}");
             }
         }
@@ -469,7 +467,7 @@ mod tests {
     fn an_object_is_whose_it_was_given() {
         let pool = Zpool::new(64 << 20, None).unwrap();
         let handle = pool
-            .store(&page(1), (owner(700), 0), How::Small, ALL)
+            .store(&page(1), owner(700), How::Small, ALL)
             .unwrap()
             .handle;
         assert_eq!(pool.owner(handle), Some(owner(700)));
@@ -487,9 +485,9 @@ mod tests {
             x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (x >> 33) as u8
         });
-        assert_eq!(pool.store(&noise, (owner(0), 7), How::Small, ALL), None);
+        assert_eq!(pool.store(&noise, owner(0), How::Small, ALL), None);
         let stored: Vec<_> = (0..16)
-            .map(|_| pool.store(&noise, (owner(0), 7), How::Anyhow, ALL).unwrap())
+            .map(|_| pool.store(&noise, owner(0), How::Anyhow, ALL).unwrap())
             .collect();
         assert_eq!((pool.pages(), pool.stored()), (16, 16));
         let mut back = [0; PAGE_SIZE];

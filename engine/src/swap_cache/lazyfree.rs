@@ -167,6 +167,7 @@ impl<M: Memory> SwapCache<M> {
         if !back.is_empty() {
             g.belongs_to(List::Main);
             g.credit.earn(page);
+            self.note_stay(pmd, back);
             self.became_present(pmd, g, back);
         }
         if !back.has(page) {

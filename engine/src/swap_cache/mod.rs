@@ -245,6 +245,7 @@ impl<M: Memory> SwapCache<M> {
     /// Notes that pages became resident.
     fn became_present(&self, pmd: Pmd, g: &mut RangeGuard<'_>, pages: PageMask) {
         g.present = g.present.or(pages);
+        self.note_return(pmd, pages);
         if !g.listed && !g.present.is_empty() {
             g.listed = true;
             self.lru.push(&self.ranges, pmd, g.list);

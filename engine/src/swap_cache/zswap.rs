@@ -9,7 +9,7 @@ use super::plan::Plan;
 use super::{Dir, FillBuffers, Frame, Memory, SwapCache, Taken};
 use crate::control::{Compress, CompressCodec, Settings};
 use crate::mm::{Page, PageMask, Pmd, PAGE_SIZE, PMD_NR};
-use crate::policy::{Admission, Fill, List, Unit};
+use crate::policy::{Admission, Admits, Fill, List, Unit};
 use crate::sys::thread::now_ns;
 use crate::sys::Errno;
 use crate::vma::{Had, IoState, Queue, RangeGuard};
@@ -48,7 +48,7 @@ impl Zswap {
                 _ => Some(Box::new(Zpool::new(settings.limit_bytes, codec(settings))?)),
             },
             share,
-            admission: Admission::default(),
+            admission: Admission::new(settings.limit_bytes / PAGE_SIZE as u64),
             queue: Queue::default(),
         })
     }
@@ -78,6 +78,11 @@ impl Zswap {
             true => How::AsIs,
             false => How::Small,
         }
+    }
+
+    /// How much of the limit the pool takes is to be found out.
+    fn decides(&self) -> bool {
+        self.share == Compress::Auto && !self.alone
     }
 
     /// Pages that the pool may have at any moment. What is more than [`Zswap::most`] goes on to a device, if there is one.
@@ -141,23 +146,22 @@ impl<M: Memory> SwapCache<M> {
         let Some(pool) = z.pool.as_ref().filter(|_| !pages.is_empty()) else {
             return PageMask::EMPTY;
         };
-        let admits = || z.share != Compress::Auto || z.admission.admits();
-        if !(z.alone || list == List::Main && admits()) {
-            return PageMask::EMPTY;
+        match self.admits(pool, pmd, pages, list) {
+            Admits::All => {}
+            Admits::Probe => {
+                self.probe(pool, frame, pages);
+                return PageMask::EMPTY;
+            }
+            Admits::Nothing => return PageMask::EMPTY,
         }
         let (how, most) = (z.how(), z.most_now(self.charge.limit()));
-        if !z.alone {
-            pool.reads_take(z.admission.device_ns());
-        }
-        let time = self.lru.time();
-        let (mut tried, mut stored, mut bytes, mut small) = (0, PageMask::EMPTY, 0, 0);
+        let (mut poor, mut stored, mut bytes, mut small) = (0, PageMask::EMPTY, 0, 0);
         let start = now_ns();
         for page in pages.runs().flatten() {
             let from = (self.frames.addr(frame) + page * PAGE_SIZE) as *const Page;
             // SAFETY: the page was moved into the frame, which is ours for now; nobody writes there.
-            match pool.store(unsafe { &*from }, (Owner { pmd, page }, time), how, most) {
+            match pool.store(unsafe { &*from }, Owner { pmd, page }, how, most) {
                 Some(s) => {
-                    tried += 1;
                     self.charge.charge(s.grown.0);
                     handles[page] = Some(s.handle);
                     stored.insert(page);
@@ -166,22 +170,51 @@ impl<M: Memory> SwapCache<M> {
                 }
                 // There is no room; of another size there may be.
                 None if pool.pages() >= most => {}
-                None => {
-                    tried += 1;
-                    bytes += PAGE_SIZE;
-                }
+                None => poor += 1,
             }
         }
-        let poor = tried - stored.count();
         let took = now_ns() - start;
         if how != How::AsIs {
-            z.admission.compressed(tried, bytes, took);
+            z.admission.compressed(stored.count(), bytes, poor, took);
         }
         let stats = self.stats();
         stats.zswap_reject_compress_poor.add(poor as u64);
         stats.zswpout_zstd.add(small);
         stats.zswpout_ns.add(took);
         stored
+    }
+
+    /// What is to be done with pages that leave.
+    fn admits(&self, pool: &Zpool, pmd: Pmd, pages: PageMask, list: List) -> Admits {
+        let z = &self.zswap;
+        if z.alone {
+            return Admits::All;
+        }
+        pool.reads_take(z.admission.device_ns());
+        match list {
+            List::Walk => Admits::Nothing,
+            List::Main if !z.decides() => Admits::All,
+            List::Main => {
+                let now = self.lru.time();
+                z.admission.leave(pmd, pages, now, || self.fill(pool));
+                z.admission.admits()
+            }
+        }
+    }
+
+    /// Compresses one of these pages, to see what comes of it.
+    fn probe(&self, pool: &Zpool, frame: Frame, pages: PageMask) {
+        let Some(page) = pages.next_from(0) else {
+            return;
+        };
+        let from = (self.frames.addr(frame) + page * PAGE_SIZE) as *const Page;
+        let start = now_ns();
+        // SAFETY: the page was moved into the frame, which is ours for now; nobody writes there.
+        let size = pool.size_of(unsafe { &*from });
+        let bytes = size.map_or(0, |n| n.next_multiple_of(64));
+        let (small, poor) = (usize::from(size.is_some()), usize::from(size.is_none()));
+        let took = now_ns() - start;
+        self.zswap.admission.compressed(small, bytes, poor, took);
     }
 
     /// Objects that no range has.
@@ -267,8 +300,7 @@ impl<M: Memory> SwapCache<M> {
         }
     }
 
-    /// Opens `pages`, which are compressed, each to its place; returns those that could be, and tells the age
-    /// of each. The others are lost: a thread that touches them gets SIGBUS.
+    /// Opens `pages`, which are compressed, each to its place; returns those that could be. The others are lost: a thread that touches them gets SIGBUS.
     fn open_compressed(
         &self,
         pmd: Pmd,
@@ -276,17 +308,14 @@ impl<M: Memory> SwapCache<M> {
         pages: PageMask,
         by: By,
         place: impl Fn(usize) -> *mut u8,
-        mut each: impl FnMut(u32),
     ) -> PageMask {
-        let now = self.lru.time();
         let mut opened = PageMask::EMPTY;
         if let Some(pool) = self.zswap.pool.as_ref().filter(|_| !pages.is_empty()) {
             let start = now_ns();
             for (page, handle) in self.handles_of(pmd, pages) {
                 // SAFETY: the place is memory of the engine's own that nobody else uses now.
                 let to = unsafe { &mut *(place(page) as *mut Page) };
-                if let Ok(then) = pool.load(handle, to, by) {
-                    each(now.wrapping_sub(then));
+                if pool.load(handle, to, by).is_ok() {
                     opened.insert(page);
                 }
             }
@@ -326,10 +355,7 @@ impl<M: Memory> SwapCache<M> {
         };
         self.charge_own(new);
         let at = |page| base.wrapping_add(pages.rank(page) * PAGE_SIZE);
-        let mut youngest = u32::MAX;
-        let opened = self.open_compressed(pmd, g, pages, By::Handler, at, |age| {
-            youngest = youngest.min(age)
-        });
+        let opened = self.open_compressed(pmd, g, pages, By::Handler, at);
         let mut got = PageMask::EMPTY;
         for run in opened.runs() {
             got = got.or(self.copy_run(pmd, run, |page| at(page) as *const u8));
@@ -338,24 +364,38 @@ impl<M: Memory> SwapCache<M> {
         g.belongs_to(List::Main);
         self.drop_compressed(pmd, g, got);
         self.became_present(pmd, g, got);
-        self.came_back(got.count(), youngest);
+        self.stats().zswpin.add(got.count() as u64);
         if !got.has(page) {
             self.memory.wake(pmd.page_addr(page), PAGE_SIZE);
         }
         Plan::Loaded { pages: n }
     }
 
-    /// For one fault pages came back, the youngest of that age.
-    fn came_back(&self, pages: usize, age: u32) {
-        let Some(pool) = self.zswap.pool.as_ref().filter(|_| pages > 0) else {
+    fn fill(&self, pool: &Zpool) -> Fill {
+        Fill {
+            pages: pool.pages(),
+            stored: pool.stored(),
+            limit: self.charge.limit(),
+        }
+    }
+
+    /// Pages are resident, which may have been away.
+    pub(super) fn note_return(&self, pmd: Pmd, pages: PageMask) {
+        let z = &self.zswap;
+        let Some(pool) = z.pool.as_ref().filter(|_| z.decides()) else {
             return;
         };
-        let fill = Fill {
-            pages: pool.pages(),
-            limit: self.charge.limit(),
-        };
-        self.zswap.admission.wanted(pages, age, fill);
-        self.stats().zswpin.add(pages as u64);
+        if self.lru.has_evicted() {
+            let now = || self.lru.time();
+            z.admission.come_back(pmd, pages, now, || self.fill(pool));
+        }
+    }
+
+    /// These had left, and never were away.
+    pub(super) fn note_stay(&self, pmd: Pmd, pages: PageMask) {
+        if self.zswap.decides() {
+            self.zswap.admission.stayed(pmd, pages);
+        }
     }
 
     /// A fault took so long that found its pages in compressed memory.
@@ -378,12 +418,9 @@ impl<M: Memory> SwapCache<M> {
     pub(super) fn load_into(&self, pmd: Pmd, g: &mut RangeGuard<'_>, frame: Frame) -> PageMask {
         let base = self.frames.addr(frame);
         let pages = g.compressed;
-        let mut youngest = u32::MAX;
         let place = |page| (base + page * PAGE_SIZE) as *mut u8;
-        let opened = self.open_compressed(pmd, g, pages, By::Handler, place, |age| {
-            youngest = youngest.min(age)
-        });
-        self.came_back(opened.count(), youngest);
+        let opened = self.open_compressed(pmd, g, pages, By::Handler, place);
+        self.stats().zswpin.add(opened.count() as u64);
         opened
     }
 
@@ -493,7 +530,6 @@ impl<M: Memory> SwapCache<M> {
         g.huge = false;
         g.become_inactive(frame.0, opened);
         self.drop_compressed(pmd, &mut g, opened);
-        self.zswap.admission.written_back(opened.count());
         self.stats().zswpwb.add(opened.count() as u64);
         WriteBack::Ready(Taken::of(pmd, &g))
     }
@@ -511,7 +547,7 @@ impl<M: Memory> SwapCache<M> {
         for page in pages.runs().flatten() {
             let one = PageMask::of(page..page + 1);
             if self
-                .open_compressed(pmd, g, one, By::Reclaim, |_| scratch, |_| ())
+                .open_compressed(pmd, g, one, By::Reclaim, |_| scratch)
                 .is_empty()
             {
                 continue;
