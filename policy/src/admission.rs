@@ -125,12 +125,21 @@ fn part(n: &AtomicU32) -> f64 {
 impl Admission {
     /// For a process that may have so many pages.
     pub fn new(limit: u64) -> Admission {
+        Admission::by(Ages::new(limit))
+    }
+
+    /// Where the size is given.
+    pub fn of_given_size() -> Admission {
+        Admission::by(Ages::none())
+    }
+
+    fn by(ages: Ages) -> Admission {
         Admission {
             size: AtomicU32::new(ONE / 2),
             small: AtomicU32::new(ONE),
             compress_ns: AtomicU32::new(COMPRESS_NS),
             asked: AtomicU32::new(0),
-            ages: Ages::new(limit),
+            ages,
             seen: AtomicU32::new(0),
             share: AtomicU32::new(0),
             pool: Cost::new(POOL_NS),

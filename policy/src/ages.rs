@@ -73,12 +73,23 @@ impl Ages {
         }
     }
 
+    /// Remembers nothing, and takes no memory.
+    pub fn none() -> Ages {
+        Ages {
+            shadows: Box::default(),
+            others: 0,
+            came_back: [const { AtomicU32::new(0) }; BUCKETS],
+            left: AtomicU32::new(0),
+        }
+    }
+
     /// Where the page may be remembered, if it is of the sample, and as what.
     fn places(&self, pmd: Pmd, page: usize) -> Option<(&[AtomicU64], u64)> {
         let hash = hash(pmd, page);
         let first = hash as usize >> 20 & (SHADOWS - WAYS);
         let what = hash >> 32 << 32 | 1 << 32;
-        (hash & self.others == 0).then(|| (&self.shadows[first..][..WAYS], what))
+        let places = self.shadows.get(first..first + WAYS)?;
+        (hash & self.others == 0).then_some((places, what))
     }
 
     /// The page leaves. Whether it is of the sample.
@@ -188,6 +199,13 @@ mod tests {
             (Ages::new(0).within(100.0), Ages::new(0).ever()),
             (0.0, 0.0)
         );
+    }
+
+    #[test]
+    fn it_can_do_without_memory() {
+        let ages = Ages::none();
+        seen(&ages, (0..10_000).map(|i| i % 100));
+        assert_eq!((ages.within(100.0), ages.ever()), (0.0, 0.0));
     }
 
     #[test]

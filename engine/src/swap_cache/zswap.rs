@@ -41,16 +41,20 @@ pub struct Zswap {
 impl Zswap {
     pub(super) fn new(settings: &Settings) -> Result<Zswap, Errno> {
         let share = settings.compress();
-        Ok(Zswap {
+        let mut zswap = Zswap {
             alone: settings.devices == 0,
             pool: match share {
                 Compress::Off => None,
                 _ => Some(Box::new(Zpool::new(settings.limit_bytes, codec(settings))?)),
             },
             share,
-            admission: Admission::new(settings.limit_bytes / PAGE_SIZE as u64),
+            admission: Admission::of_given_size(),
             queue: Queue::default(),
-        })
+        };
+        if zswap.decides() {
+            zswap.admission = Admission::new(settings.limit_bytes / PAGE_SIZE as u64);
+        }
+        Ok(zswap)
     }
 
     /// See `Zpool::places`; zeros where there is no pool.
