@@ -89,6 +89,8 @@ pub struct Faults {
     /// Completions come in an order drawn from the seed.
     pub reorder: u64,
     pub seed: u64,
+    /// Processes wait for their turns at random.
+    pub turns: u64,
 }
 
 /// How much of the limit compressed memory may take.

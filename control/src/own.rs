@@ -11,7 +11,8 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use hugeswap_mm::{PAGE_SIZE, PMD_NR};
 use hugeswap_seal::Unwrap;
-use hugeswap_sys::{mem, thread, Errno};
+use hugeswap_sys::thread::{self, Whose};
+use hugeswap_sys::{mem, Errno};
 
 #[repr(C, align(64))]
 pub struct Proc {
@@ -37,10 +38,20 @@ pub struct Proc {
     more_answered: AtomicU32,
     /// For each device the last answer to a wish for swap. The supervisor writes it.
     grants: [AtomicU64; MAX_DEVICES],
+    /// Nonzero while its faults wait: others have their turn. The supervisor writes it.
+    pub awaits_turn: AtomicU32,
     /// Wakes the process's reclaim thread when something here has changed.
     pub limit_seq: AtomicU32,
     /// Pages that it keeps. The process writes it, and all that follows.
     pub charged_pages: AtomicI64,
+    /// Faults that wait for its turn.
+    pub held_faults: AtomicU32,
+    /// Faults for which pages came back, and nanoseconds that they took.
+    pub returns: AtomicU64,
+    pub returns_ns: AtomicU64,
+    /// Processor time outside of the kernel: of all threads, and of the engine's alone.
+    user_ns: AtomicU64,
+    engine_user_ns: AtomicU64,
     /// Pages that have left and stay, with those that the kernel has taken since.
     pub lazyfree_pages: AtomicI64,
     /// While a fork is prepared: the process keeps at most this; 0 for no such cap.
@@ -333,6 +344,31 @@ impl Proc {
     pub fn set_pressed(&self, now: Pressed) -> bool {
         let before = self.pressed.swap(now as u32, AcqRel);
         before == Pressed::No as u32 && now != Pressed::No
+    }
+
+    /// A fault took so long for which pages came back.
+    pub fn count_return(&self, ns: u64) {
+        self.returns.fetch_add(1, Relaxed);
+        self.returns_ns.fetch_add(ns, Relaxed);
+    }
+
+    /// Counts the processor time that this thread of the engine's has had. `told`: what it had when it said so last.
+    pub fn count_engine_time(&self, told: &mut u64) {
+        let now = thread::user_ns(Whose::Thread);
+        let more = now.saturating_sub(*told);
+        self.engine_user_ns.fetch_add(more, Relaxed);
+        *told = now;
+    }
+
+    /// Has the supervisor know how much processor time the process has had.
+    pub fn tell_time(&self) {
+        self.user_ns.store(thread::user_ns(Whose::Process), Release);
+    }
+
+    /// For the supervisor: nanoseconds that the program's own threads have run outside of the kernel.
+    pub fn program_ns(&self) -> u64 {
+        let all = self.user_ns.load(Acquire);
+        all.saturating_sub(self.engine_user_ns.load(Acquire))
     }
 
     /// For the supervisor.

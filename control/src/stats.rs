@@ -198,6 +198,10 @@ counters! {
     pgunshare: Sum,
     /// Times a fault waited for reclaim.
     allocstall: Sum,
+    /// Faults that waited until it was their process's turn.
+    turn_wait: Sum,
+    /// Nanoseconds for which processes waited for that.
+    turn_wait_ns: Sum,
     /// Ranges that reclaim looked at.
     pgscan: Sum,
     /// Base pages that reclaim freed.

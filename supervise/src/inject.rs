@@ -18,7 +18,7 @@ pub fn from_environment() -> Result<Faults, Failure> {
         code: EXIT_USAGE,
         message: format!("{NAME}: {why}"),
     })?;
-    errln!("hugeswap: {NAME} is set: the swap devices have faults ({text})");
+    errln!("hugeswap: {NAME} is set, as in tests: the run has faults ({text})");
     Ok(faults)
 }
 
@@ -46,16 +46,17 @@ fn set(faults: &mut Faults, key: &str, value: &str) -> Result<(), String> {
         "seed" => faults.seed = number(key, value)?,
         "delay" => faults.hold = number(key, value)?,
         "reorder" if value.is_empty() => faults.reorder = 1,
+        "turns" if value.is_empty() => faults.turns = 1,
         "no-space-after" if value == "0" => faults.full_at_plus_1 = 1,
         "no-space-after" => {
             let size: Size = value.parse().map_err(|e| format!("{key}: {e}"))?;
             faults.full_at_plus_1 = size.bytes().saturating_add(1);
         }
-        "reorder" => return Err(format!("{key} takes no value, not '{value}'")),
+        "reorder" | "turns" => return Err(format!("{key} takes no value, not '{value}'")),
         _ => {
             return Err(format!(
                 "'{key}' is none of read-eio, write-eio, bad-page, short, seed, delay, reorder, \
-                 no-space-after (see docs/testing.md)"
+                 turns, no-space-after (see docs/testing.md)"
             ))
         }
     }
@@ -103,7 +104,7 @@ mod tests {
     #[test]
     fn every_fault_has_its_field() {
         let text = "read-eio=nth:50,read-eio=every:9, write-eio=every:7,bad-page=every:640,\
-                    short=every:3,seed=1,no-space-after=64M,delay=4,reorder";
+                    short=every:3,seed=1,no-space-after=64M,delay=4,reorder,turns";
         let want = Faults {
             read_nth: 50,
             read_every: 9,
@@ -115,6 +116,7 @@ mod tests {
             hold: 4,
             reorder: 1,
             seed: 1,
+            turns: 1,
         };
         assert_eq!(parse(text), Ok(want));
         assert_eq!(parse(""), Ok(Faults::default()));

@@ -99,6 +99,7 @@ fn check(args: &RunArgs) -> Result<(), Failure> {
         ("--swapin", args.swapin != SwapInArg::default()),
         ("--compress", args.compress.is_some()),
         ("--cpu-latency", args.cpu_latency != CpuLatency::Auto),
+        ("--no-turns", args.no_turns),
         ("--no-encrypt", args.no_encrypt),
         ("--stats-json", args.stats_json.is_some()),
         ("--record-faults", args.record_faults.is_some()),

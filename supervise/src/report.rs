@@ -161,7 +161,10 @@ pub fn limited_by(s: &Stats, elapsed: Duration) -> String {
     for (tenths, of_what) in shares.into_iter().filter(|(tenths, _)| *tenths > 0) {
         line += &format!("; {tenths} of 10 {of_what}");
     }
-    line
+    match s.turn_wait_ns.get() / 1_000_000_000 {
+        0 => line,
+        waited => format!("{line}; processes waited {waited} s for their turns"),
+    }
 }
 
 fn tenths(part: u64, all: u64) -> u64 {
@@ -209,6 +212,7 @@ mod tests {
             line.contains(" in 0 others (of several threads together); "),
             "{line}"
         );
+        assert!(!line.contains("turns"), "{line}");
         assert!(said(10, 80_000, 90_000).starts_with("limited by faults without a read: 0 % "));
     }
 }

@@ -52,6 +52,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "US", value_parser = cpu_latency, default_value = "auto")]
     pub cpu_latency: CpuLatency,
 
+    /// Let processes that together need more than there is all go on at a time, however little each gets done
+    #[arg(long)]
+    pub no_turns: bool,
+
     /// Leave what goes to swap readable for who has the disk; it is checked all the same
     #[arg(long)]
     pub no_encrypt: bool,

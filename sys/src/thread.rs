@@ -208,6 +208,25 @@ pub fn ask_kernel_for_time() {
     ASK_KERNEL.store(true, Release);
 }
 
+/// Whose processor time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(i32)]
+pub enum Whose {
+    Process = libc::RUSAGE_SELF,
+    Thread = libc::RUSAGE_THREAD,
+}
+
+/// Nanoseconds that it has run outside of the kernel.
+pub fn user_ns(whose: Whose) -> u64 {
+    // SAFETY: numbers, for which zeros stand too.
+    let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
+    let args = [whose as i32 as usize, &raw mut usage as usize];
+    // SAFETY: the structure outlives the call.
+    let _ = unsafe { syscall(libc::SYS_getrusage, args) };
+    let time = usage.ru_utime;
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000
+}
+
 /// Nanoseconds of the monotonic clock.
 pub fn now_ns() -> u64 {
     let mut ts = libc::timespec {

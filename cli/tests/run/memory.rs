@@ -122,6 +122,17 @@ fn sequences_with_faults() {
     );
 }
 
+/// Faults wait for their process's turn, while threads are in calls, fork, and get signals.
+#[test]
+fn sequences_by_turns() {
+    sequences(
+        5_000_000,
+        100,
+        &["--swap", "/var/tmp"],
+        &[("HUGESWAP_INJECT", "turns")],
+    );
+}
+
 #[test]
 fn sequences_without_io_uring() {
     sequences(

@@ -155,6 +155,20 @@ fn several_at_a_time() {
     done.has_swapped();
 }
 
+/// Each waits now and then, and all get done.
+#[test]
+fn several_by_turns() {
+    let hog = compile("hog");
+    let line = format!("for i in 1 2 3 4; do {} 64 & done; wait", hog.display());
+    let done = Run::new(96, ["sh", "-c", &line])
+        .env("HUGESWAP_INJECT", "turns")
+        .ok();
+    assert_eq!(done.stdout, "ok\n".repeat(4), "{done}");
+    assert!(done.counter("turn_wait") > 0, "{done}");
+    assert!(done.counter("turn_wait_ns") > 0, "{done}");
+    done.has_swapped();
+}
+
 /// More processes, one after the other, than the supervisor has entries.
 #[test]
 fn hundreds_in_turn() {

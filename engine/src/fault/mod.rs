@@ -8,6 +8,7 @@
 mod ahead;
 mod colocation;
 mod crowd;
+mod held;
 mod record;
 mod shared;
 mod spin;
@@ -28,7 +29,9 @@ use crate::sys::{fd, Errno};
 use crate::vma::Range;
 use ahead::AheadQueue;
 use colocation::Colocation;
+use core::sync::atomic::Ordering::{Acquire, Release};
 use crowd::Crowd;
+use held::Held;
 use record::Record;
 use spin::{Place, Spin, Wait};
 use transfer::{Read, To, Transfer, DEPTH, GATHERS};
@@ -49,6 +52,14 @@ const MOMENT: libc::timespec = libc::timespec {
     tv_nsec: 1_000_000,
 };
 
+/// How often is looked whether faults that wait for their turn may go on, and the supervisor is told what time the
+/// engine has taken.
+const LOOK_NS: u64 = 5_000_000;
+const LOOK: libc::timespec = libc::timespec {
+    tv_sec: 0,
+    tv_nsec: LOOK_NS as i64,
+};
+
 /// The fault handler's own state; one thread uses it.
 pub struct Handler<'e> {
     cache: &'e SwapCache,
@@ -64,6 +75,10 @@ pub struct Handler<'e> {
     waits_since_ns: u64,
     switches: Switches,
     crowd: Crowd,
+    held: Held,
+    /// Processor time of this thread, as the supervisor was told last, and when that was.
+    told_ns: u64,
+    told_at_ns: u64,
     colocation: Colocation<'e>,
     /// When memory of its own was last given back.
     rested_ns: u64,
@@ -127,6 +142,9 @@ impl<'e> Handler<'e> {
             waits_since_ns: 0,
             switches: Switches::default(),
             crowd: Crowd::new(),
+            held: Held::new(),
+            told_ns: 0,
+            told_at_ns: 0,
             colocation: Colocation::new(kick),
             rested_ns: 0,
             link: -1,
@@ -162,7 +180,43 @@ impl<'e> Handler<'e> {
             self.rested_ns = now;
             self.rest();
         }
+        self.look_whose_turn(now);
         !self.look(other) && !self.look_again(other) && self.sleep()
+    }
+
+    /// Lets faults go on that have waited for their turn.
+    fn look_whose_turn(&mut self, now_ns: u64) {
+        let proc = self.kick.proc();
+        if now_ns - self.told_at_ns > LOOK_NS {
+            proc.count_engine_time(&mut self.told_ns);
+            self.told_at_ns = now_ns;
+        }
+        if self.held.have_waited_too_long(now_ns) {
+            proc.awaits_turn.store(0, Release);
+        }
+        if self.held.nr() > 0 && proc.awaits_turn.load(Acquire) == 0 {
+            self.let_go();
+        }
+    }
+
+    /// Whether the fault waits for the process's turn.
+    fn holds(&mut self, f: &PageFault) -> bool {
+        let proc = self.kick.proc();
+        let waits = proc.awaits_turn.load(Acquire) != 0 && self.held.put(f.addr, now_ns);
+        if waits {
+            proc.held_faults.store(self.held.nr() as u32, Release);
+            proc.stats.turn_wait.inc();
+        }
+        waits
+    }
+
+    /// Their threads fault again.
+    fn let_go(&mut self) {
+        let program = self.cache.program();
+        let waited_ns = (self.held).let_go(now_ns(), |page| program.wake(page, PAGE_SIZE));
+        let proc = self.kick.proc();
+        proc.held_faults.store(0, Release);
+        proc.stats.turn_wait_ns.add(waited_ns);
     }
 
     /// Serves the faults and ends the transfers that are there. False if there were none.
@@ -181,7 +235,7 @@ impl<'e> Handler<'e> {
             self.cache.serve_reclaim(&f);
         }
         for f in faults().filter(|f| !kick.is_reclaim(f.tid)) {
-            if !other(self, &f) {
+            if !other(self, &f) && !self.holds(&f) {
                 self.serve(&f);
             }
         }
@@ -240,6 +294,9 @@ impl<'e> Handler<'e> {
 
     /// Waits until no transfer of the handler is in flight and nothing is held ahead.
     pub fn drain(&mut self) {
+        if self.held.nr() > 0 {
+            self.let_go();
+        }
         while self.io.in_flight() > 0 {
             self.io.kick();
             self.reap(Until::OneEnded);
@@ -292,10 +349,11 @@ impl<'e> Handler<'e> {
             fds[n].fd = fd;
             n += 1;
         }
-        let at_most = match behind {
-            true => Some(MOMENT),
+        let at_most = match (behind, self.held.nr()) {
+            (true, _) => Some(MOMENT),
+            (false, 1..) => Some(LOOK),
             // To give it back.
-            false => (self.own_pages() > 0).then_some(REST),
+            (false, 0) => (self.own_pages() > 0).then_some(REST),
         };
         fd::wait_readable(&mut fds[..n], at_most);
         self.spin.lasted(wait, now_ns() - self.waits_since_ns);
@@ -403,6 +461,7 @@ impl<'e> Handler<'e> {
                 let took_ns = now_ns() - s.start_ns;
                 stats.fault_ns.record(took_ns);
                 self.cache.load_took(pages, took_ns);
+                self.kick.proc().count_return(took_ns);
                 s.takes(pages, By::Frame);
                 self.follow(s);
             }

@@ -175,6 +175,7 @@ impl Handler<'_> {
             self.cache.stats().fault_ns.record(took);
             self.intake.waited(took);
             self.cache.read_took(t.pages, took);
+            self.kick.proc().count_return(took);
         }
     }
 }

@@ -58,6 +58,8 @@ pub struct Reclaim<'e> {
     /// First touches that had been served when we looked last.
     touched: u64,
     last_tick_ns: u64,
+    /// Processor time of this thread, as the supervisor was told last.
+    told_ns: u64,
     /// When something was written, by the tick before.
     last_write_ns: u64,
     /// When a folio was.
@@ -96,6 +98,7 @@ impl<'e> Reclaim<'e> {
             asked: 0,
             touched: 0,
             last_tick_ns: 0,
+            told_ns: 0,
             last_write_ns: 0,
             last_folio_ns: 0,
             warned_full: false,
@@ -432,6 +435,9 @@ impl<'e> Reclaim<'e> {
             return;
         }
         self.last_tick_ns = now;
+        let proc = self.kick.proc();
+        proc.count_engine_time(&mut self.told_ns);
+        proc.tell_time();
         if now - self.last_write_ns > BUFFERS_NS {
             self.release_buffers();
         } else if now - self.last_folio_ns > BUFFERS_NS {

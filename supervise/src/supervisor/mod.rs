@@ -16,7 +16,7 @@ use hugeswap_host::sizing::Chosen;
 use hugeswap_mm::PAGE_SIZE;
 use hugeswap_sys::sched;
 
-use crate::arbiter::Arbiter;
+use crate::arbiter::{Arbiter, Order};
 use crate::core_file::Cores;
 use crate::devices::{self, Total};
 use crate::failure::Failure;
@@ -110,7 +110,7 @@ impl Run {
         let mut stays = true;
         let mode = self.control.settings.seal_mode();
         let mut cores = Cores::new(mode, self.processes.bell(), plan.args.verbose);
-        let mut arbiter = Arbiter::new(!self.devices.is_empty());
+        let mut arbiter = Arbiter::new(!self.devices.is_empty(), self.order(plan.args));
         self.processes.groups.set_run(pages(self.limit));
         let mut usages: Vec<Usage> = self.usages();
         hurry();
@@ -144,6 +144,15 @@ impl Run {
             }
             let leaving = usages.iter().any(|u| u.phase == Phase::Leaving);
             self.rest(pressed || leaving);
+        }
+    }
+
+    /// Whether processes are to take turns.
+    fn order(&self, args: &RunArgs) -> Order {
+        match self.control.settings.faults.turns {
+            0 if args.no_turns => Order::AllAtATime,
+            0 => Order::Auto,
+            _ => Order::AtRandom,
         }
     }
 
