@@ -58,7 +58,7 @@ impl Load {
         let now = self.start.elapsed();
         let is_short = self.tries && (is_short(groups, wants) || self.turns.anyone_waits());
         let active = match self.thrash.watches(now, is_short) {
-            true => self.count_work(now, procs),
+            true => self.count_work(now, procs, wants),
             false => {
                 self.done.clear();
                 vec![false; procs.len()]
@@ -81,21 +81,25 @@ impl Load {
         true
     }
 
-    /// Notes what the processes have done. Which of them are active?
-    fn count_work(&mut self, now: Duration, procs: &[(Id, &Member)]) -> Vec<bool> {
+    /// Notes what the processes have done. Which of them are active? Those that have what they need don't count.
+    fn count_work(&mut self, now: Duration, procs: &[(Id, &Member)], wants: &[Want]) -> Vec<bool> {
         let elapsed = now.saturating_sub(self.looked);
         self.looked = now;
         self.done.retain(|id, _| procs.iter().any(|(i, _)| i == id));
-        let mut count = |id: Id, m: &Member| {
-            let all = Done::by(m);
-            let before = self.done.insert(id, all).unwrap_or(all);
-            let waited = all.work.waited.saturating_sub(before.work.waited);
-            self.work = self.work.with(all.work, before.work);
+        let mut count = |(&(id, m), w): (&(Id, &Member), &Want)| {
+            let mut all = Done::by(m);
+            let before = self.done.get(&id).copied().unwrap_or(all);
+            all.counts = before.counts || w.is_hungry();
+            self.done.insert(id, all);
+            if all.counts {
+                self.work = self.work.with(all.work, before.work);
+            }
+            let waited = all.work.waited > before.work.waited;
             let holds = m.page().held_faults.load(Acquire) > 0;
             let had = all.cpu.saturating_sub(before.cpu);
-            holds || !waited.is_zero() || had * ACTIVE_PART > elapsed
+            holds || waited || had * ACTIVE_PART > elapsed
         };
-        procs.iter().map(|&(id, m)| count(id, m)).collect()
+        procs.iter().zip(wants).map(&mut count).collect()
     }
 
     /// Tells processes whether their faults wait.
@@ -121,6 +125,8 @@ struct Done {
     work: Work,
     /// Processor time, the engine's and the kernel's too.
     cpu: Duration,
+    /// It has wanted more.
+    counts: bool,
 }
 
 impl Done {
@@ -135,6 +141,7 @@ impl Done {
                 came: stats.pswpin.get().saturating_add(stats.zswpin.get()),
             },
             cpu: sys::cpu_time(m.pid).unwrap_or_default(),
+            counts: false,
         }
     }
 }

@@ -13,7 +13,7 @@
 //! | Even | for half a second they wait for memory longer than they run, and processors are idle | Trial |
 //! | Trial | after its start they run no less than before, and less comes back for it | Turns |
 //! | Trial | they don't | Even; the next trial is after 3 s, then 6 s, up to 192 s, or when they run a fifth less |
-//! | Turns | 16 s are over: are turns still needed? | Even |
+//! | Turns | 16 s are over, the next time 32 s, then 64 s: are turns still needed? | Even |
 //! | Trial, Turns | there is enough for all | Even |
 
 use std::time::Duration;
@@ -29,11 +29,13 @@ const MUCH_LESS: f64 = 0.7;
 /// After a trial in vain the next one is not before this; each time twice as long.
 const PAUSE: Duration = Duration::from_secs(3);
 const LONGEST_PAUSE: Duration = Duration::from_secs(192);
+/// Turns that pay are taken for so long before it is looked whether they are needed; each time twice as long.
 const LEASE: Duration = Duration::from_secs(16);
+const LONGEST_LEASE: Duration = Duration::from_secs(64);
 /// Where a fault brings back so many pages they come by walks.
 const WALK: f64 = 32.0;
 /// Of the pages that came back for what they ran so many come, where turns pay.
-const FEWER: f64 = 0.7;
+const FEWER: f64 = 0.9;
 /// By so much less they run, where things have become worse.
 const LESS: f64 = 1.25;
 /// Whoever wants more wants it again and again: there is enough when nobody has for so long. While they take turns one may
@@ -129,6 +131,7 @@ pub struct Thrash {
     /// The last trial was in vain: what they ran before it, and when the next one may be.
     in_vain: Option<(f64, Duration)>,
     pause: Duration,
+    lease: Duration,
     /// When several wanted more than there was.
     short: Option<Duration>,
 }
@@ -144,6 +147,7 @@ impl Thrash {
             even: 0.0,
             in_vain: None,
             pause: PAUSE,
+            lease: LEASE,
             short: None,
         }
     }
@@ -223,8 +227,11 @@ impl Thrash {
         let fewer_come = rates.came_for_it() < before.came_for_it() * FEWER;
         if fewer_come && rates.ran >= before.ran {
             (self.in_vain, self.pause) = (None, PAUSE);
-            return State::Turns { until: now + LEASE };
+            let until = now + self.lease;
+            self.lease = (2 * self.lease).min(LONGEST_LEASE);
+            return State::Turns { until };
         }
+        self.lease = LEASE;
         self.in_vain = Some((before.ran, now + self.pause));
         self.pause = (2 * self.pause).min(LONGEST_PAUSE);
         even(now, work)

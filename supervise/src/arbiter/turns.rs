@@ -60,7 +60,7 @@ impl Turns {
         self.line.clear();
     }
 
-    /// The turn of each that has one.
+    /// The turn of each that has one. Those that have had what they need all the time have none.
     pub fn look(&mut self, now: Duration, seen: &[Seen]) -> Vec<Option<Turn>> {
         let of = |id: Id| seen.iter().find(|s| s.id == id);
         self.line.retain_mut(|p| {
@@ -77,14 +77,14 @@ impl Turns {
             // One that has not run for long stands behind those that come.
             now - p.active < 3 * IDLE || !p.waits
         });
-        for s in seen.iter().filter(|s| s.is_active) {
+        for s in seen.iter().filter(|s| s.is_active && s.is_hungry) {
             if self.line.iter().all(|p| p.id != s.id) {
                 self.line.push(Place {
                     id: s.id,
                     waits: false,
                     began: now,
                     active: now,
-                    hungry: s.is_hungry.then_some(now),
+                    hungry: Some(now),
                     most: s.used,
                 });
             }
@@ -201,6 +201,20 @@ mod tests {
                 "{nr} {at_once}: {ran:?}"
             );
         }
+    }
+
+    #[test]
+    fn one_that_wants_no_more_does_not_stand_in_line() {
+        let mut turns = Turns::default();
+        let mut seen = all([1, 2]);
+        seen[0].is_hungry = false;
+        assert_eq!(places(&turns.look(at(0), &seen)), [None, Some(0)]);
+        // Once it does it stays, however it gets on.
+        assert_eq!(
+            places(&turns.look(at(10), &all([1, 2]))),
+            [Some(1), Some(0)]
+        );
+        assert_eq!(places(&turns.look(at(20), &seen)), [Some(1), Some(0)]);
     }
 
     #[test]
