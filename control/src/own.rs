@@ -38,12 +38,16 @@ pub struct Proc {
     more_answered: AtomicU32,
     /// For each device the last answer to a wish for swap. The supervisor writes it.
     grants: [AtomicU64; MAX_DEVICES],
+    /// Nonzero while others lack swap: it gives back what it has to spare. The supervisor writes it.
+    pub swap_is_scarce: AtomicU32,
     /// Nonzero while its faults wait: others have their turn. The supervisor writes it.
     pub awaits_turn: AtomicU32,
     /// Wakes the process's reclaim thread when something here has changed.
     pub limit_seq: AtomicU32,
     /// Pages that it keeps. The process writes it, and all that follows.
     pub charged_pages: AtomicI64,
+    /// Clusters that it would give back then.
+    pub spare_clusters: AtomicU32,
     /// Faults that wait for its turn.
     pub held_faults: AtomicU32,
     /// Faults for which pages came back, and nanoseconds that they took.

@@ -40,6 +40,22 @@ fn said_once_of_several_processes() {
     assert!(done.counter("swap_full") > 1, "{done}");
 }
 
+/// It is full when all of it is used, and not when some processes have more than they use.
+#[test]
+fn many_processes_in_little_swap() {
+    let jumps = compile("jumps");
+    let line = format!(
+        "for i in $(seq 20); do {} 8 4000 1 0 & done; wait",
+        jumps.display()
+    );
+    let done = Run::new(64, ["sh", "-c", &line])
+        .above(96)
+        .option("--swap-size=320M")
+        .ok();
+    assert_eq!(done.counter("swap_full"), 0, "{done}");
+    done.has_swapped();
+}
+
 #[test]
 fn size_reached_strictly() {
     let done = Run::new(64, hog("224"))

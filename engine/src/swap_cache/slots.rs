@@ -21,6 +21,8 @@ const CLUSTERS: u64 = SLOTS / SWAPFILE_CLUSTER as u64;
 const SWEEP_WAITS: usize = 1000;
 /// With fewer free clusters of a device more are asked for.
 const AHEAD: u64 = 4;
+/// So many are kept while other processes have none.
+const FEWEST: u64 = 1;
 /// What was refused is not asked for again for so long.
 const REFUSED_NS: u64 = 10_000_000;
 
@@ -414,18 +416,21 @@ impl SwapSlots {
     }
 
     /// Gives back clusters that hold nothing, keeping some room for what will be written next: two segments and
-    /// an eighth of what is in use, on a device that stays. The supervisor returns their space to the file
-    /// system. For the reclaim thread.
+    /// an eighth of what is in use, on a device that stays, or one cluster while others lack them. The supervisor
+    /// returns their space to the file system. For the reclaim thread.
     pub fn trim(&self, charge: &Charge) {
         let leaving = self.leaving();
+        let scarce = charge.proc().swap_is_scarce.load(Acquire) != 0;
+        let mut spare = 0;
         for d in 0..self.devices {
             let used = self.space.device_used_slots(id(d));
-            let keep = match leaving.has(d) {
-                true => 0,
-                false => 2 * CLUSTERS + used / SWAPFILE_CLUSTER as u64 / 8,
+            let most = match (leaving.has(d), scarce) {
+                (true, _) => CLUSTERS,
+                (false, true) => FEWEST + 1,
+                (false, false) => 3 * CLUSTERS + used / SWAPFILE_CLUSTER as u64 / 8,
             };
             for seg in 0..self.tops[d].load(Relaxed) {
-                if self.space.free_clusters(id(d)) < keep + CLUSTERS {
+                if self.space.free_clusters(id(d)) < most {
                     break;
                 }
                 let gone = self.space.offline(segment(d, seg));
@@ -437,7 +442,9 @@ impl SwapSlots {
                     charge.proc().give_back(d, grant);
                 }
             }
+            spare += self.space.free_clusters(id(d)).saturating_sub(FEWEST);
         }
+        charge.proc().spare_clusters.store(spare as u32, Release);
     }
 
     /// In a forked child, after `fork_done`: all of it belongs to the parent now.

@@ -39,6 +39,7 @@ use super::tasks;
 use guest::Guest;
 use loans::Sweeps;
 use ready::{token, BELL, DOOR, GUEST, LISTENING, ORPHAN, PROCESS, SOCKET};
+use swap::Scarce;
 
 /// How often is looked whether an image that nobody speaks for is gone; after a second less often.
 const LOOSE: Duration = Duration::from_millis(10);
@@ -70,6 +71,7 @@ pub struct Processes {
     members: BTreeMap<Id, Member>,
     pages: Pages,
     sweeps: Sweeps,
+    scarce: Option<Scarce>,
     pub groups: Groups,
     /// Counters of images that are gone.
     past: Box<Stats>,
@@ -129,6 +131,7 @@ impl Processes {
             members: BTreeMap::new(),
             pages,
             sweeps: Sweeps::new(),
+            scarce: None,
             groups,
             past: Box::default(),
             ends: false,

@@ -1,6 +1,8 @@
 //! Swap goes to members, and comes back from them.
 
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use hugeswap_control::{Answer, DeviceEntry, MAX_DEVICES};
 
@@ -8,6 +10,18 @@ use super::loans;
 use super::{Member, Processes};
 use crate::devices::Total;
 use crate::life::{Id, Stage};
+
+/// Who lacks swap waits so long for what others have to spare.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// So long they keep nothing to spare.
+const SCARCE: Duration = Duration::from_secs(2);
+
+/// Some process lacks swap that others have to spare.
+#[derive(Clone, Copy)]
+pub(super) struct Scarce {
+    since: Instant,
+    until: Instant,
+}
 
 impl Processes {
     /// Takes swap back that processes have no use for, and gives it to those who want some.
@@ -24,6 +38,13 @@ impl Processes {
         let all = self.present().map(|(_, m)| swapped(m));
         owners.measure(total, all.fold(0, u64::saturating_add), is_on);
         let live = |id: &Id| self.life.stage(*id) == Some(Stage::Live);
+        let can_spare = |by: Id| {
+            let mut others = self.members.iter().filter(|(&id, _)| id != by && live(&id));
+            others.any(|(_, m)| m.page().spare_clusters.load(Acquire) > 0)
+        };
+        let now = Instant::now();
+        let patient = self.scarce.is_none_or(|s| now - s.since < PATIENCE);
+        let mut lacking = false;
         for (&id, m) in self.members.iter().filter(|(id, _)| live(id)) {
             for d in 0..MAX_DEVICES {
                 let Some(wish) = m.page().wish(d) else {
@@ -32,6 +53,11 @@ impl Processes {
                 let answer = match owners.grant(d, id) {
                     Some(grant) => Answer::Granted(grant),
                     None if owners.is_settling(d) => continue,
+                    // Others give it back, now that they hear of it.
+                    None if patient && can_spare(id) => {
+                        lacking = true;
+                        continue;
+                    }
                     None => {
                         self.sweeps.hurry();
                         Answer::Nothing
@@ -43,6 +69,30 @@ impl Processes {
         }
         drop(owners);
         swap.settle();
+        self.tell_scarce(now, lacking);
+    }
+
+    /// Has processes give back what they have to spare, as long as others lack it, and a while longer.
+    fn tell_scarce(&mut self, now: Instant, lacking: bool) {
+        self.scarce = match (self.scarce, lacking) {
+            (None, false) => return,
+            (None, true) => Some(Scarce {
+                since: now,
+                until: now + SCARCE,
+            }),
+            (Some(s), true) => Some(Scarce {
+                until: now + SCARCE,
+                ..s
+            }),
+            (Some(s), false) if now < s.until => Some(Scarce { since: now, ..s }),
+            (Some(_), false) => None,
+        };
+        for m in self.members.values() {
+            let scarce = u32::from(self.scarce.is_some());
+            if m.page().swap_is_scarce.swap(scarce, AcqRel) < scarce {
+                loans::wake(m);
+            }
+        }
     }
 
     /// Ends loans where it can.

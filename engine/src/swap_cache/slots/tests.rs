@@ -320,3 +320,28 @@ fn empty_clusters_are_given_back_but_for_a_reserve() {
     // The last ones in pieces.
     assert_eq!(n, 8 * CLUSTERS - 1);
 }
+
+/// Of what it has and does not use one cluster stays when others lack swap.
+#[test]
+fn what_is_spare_goes_to_others() {
+    let control = Writer::with_segments(&[8]);
+    let disks = disks(&[8]);
+    let s = &mut Supervisor::default();
+    let mut p = Process::new(control, 1);
+    p.alloc(512, &disks, s).unwrap();
+    let page = p.charge.proc();
+    let freed = || {
+        let mut n = 0;
+        page.take_freed([8].into_iter(), |_, _| n += 1);
+        n
+    };
+    p.slots.trim(&p.charge);
+    let spare = page.spare_clusters.load(Acquire);
+    assert_eq!((freed(), spare), (0, SEGMENT_CLUSTERS as u32 - 2));
+    page.swap_is_scarce.store(1, Release);
+    p.slots.trim(&p.charge);
+    p.slots.validate().unwrap();
+    assert_eq!(p.slots.used(), 512);
+    assert_eq!(page.spare_clusters.load(Acquire), 0);
+    assert!(freed() >= SEGMENT_CLUSTERS - 2);
+}
