@@ -93,6 +93,12 @@ pub const ALL: &[Program] = &[
         ..PLAIN
     },
     Program {
+        name: "workers",
+        about: "four Python processes, a dictionary each, look-ups at random",
+        files: scripts!("workers.py"),
+        ..PLAIN
+    },
+    Program {
         name: "java",
         about: "a map and a sorted map of objects (G1)",
         files: scripts!("java.sh", "Maps.java"),
