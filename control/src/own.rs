@@ -46,8 +46,8 @@ pub struct Proc {
     pub limit_seq: AtomicU32,
     /// Pages that it keeps. The process writes it, and all that follows.
     pub charged_pages: AtomicI64,
-    /// Clusters that it would give back then.
-    pub spare_clusters: AtomicU32,
+    /// Clusters of each device that it would give back then.
+    pub spare_clusters: [AtomicU32; MAX_DEVICES],
     /// Faults that wait for its turn.
     pub held_faults: AtomicU32,
     /// Faults for which pages came back, and nanoseconds that they took.

@@ -1,6 +1,7 @@
 //! Where threads run, and how urgently.
 
 use super::syscall::{syscall, Errno};
+use super::thread::{usage, Whose};
 
 /// A set of CPUs, as many as the kernel can have.
 #[derive(Clone)]
@@ -153,17 +154,11 @@ pub struct Switches(i64);
 impl Switches {
     /// Whether it has since this was asked last.
     pub fn has_grown(&mut self) -> bool {
-        // SAFETY: a structure of integers.
-        let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
-        // SAFETY: the structure outlives the call.
-        let got = unsafe {
-            syscall(
-                libc::SYS_getrusage,
-                [libc::RUSAGE_THREAD as usize, &raw mut usage as usize],
-            )
+        let Ok(usage) = usage(Whose::Thread) else {
+            return false;
         };
         let before = core::mem::replace(&mut self.0, usage.ru_nivcsw);
-        got.is_ok() && usage.ru_nivcsw > before
+        usage.ru_nivcsw > before
     }
 }
 

@@ -216,15 +216,21 @@ pub enum Whose {
     Thread = libc::RUSAGE_THREAD,
 }
 
-/// Nanoseconds that it has run outside of the kernel.
-pub fn user_ns(whose: Whose) -> u64 {
+/// What the kernel has counted of it.
+pub(crate) fn usage(whose: Whose) -> Result<libc::rusage, Errno> {
     // SAFETY: numbers, for which zeros stand too.
     let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
     let args = [whose as i32 as usize, &raw mut usage as usize];
     // SAFETY: the structure outlives the call.
-    let _ = unsafe { syscall(libc::SYS_getrusage, args) };
-    let time = usage.ru_utime;
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000
+    unsafe { syscall(libc::SYS_getrusage, args) }.map(|_| usage)
+}
+
+/// Nanoseconds that it has run outside of the kernel; 0 where that is not told.
+pub fn user_ns(whose: Whose) -> u64 {
+    let time = usage(whose).map(|u| u.ru_utime);
+    time.map_or(0, |t| {
+        t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1000
+    })
 }
 
 /// Nanoseconds of the monotonic clock.

@@ -1,7 +1,7 @@
 //! Faults that wait until it is this process's turn. Pure.
 //!
 //! Where the processes of a run use more than there is, the supervisor has some of them wait, so that others get on
-//! (`supervise/src/thrash.rs`). One that waits goes on with the pages that it has, and each thread sleeps in its next
+//! (`supervise/src/arbiter/thrash.rs`). One that waits goes on with the pages that it has, and each thread sleeps in its next
 //! fault. Nothing is kept of that but the address: when the turn comes the threads are woken, and fault again.
 
 use crate::mm::PAGE_SIZE;

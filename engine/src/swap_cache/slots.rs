@@ -421,7 +421,6 @@ impl SwapSlots {
     pub fn trim(&self, charge: &Charge) {
         let leaving = self.leaving();
         let scarce = charge.proc().swap_is_scarce.load(Acquire) != 0;
-        let mut spare = 0;
         for d in 0..self.devices {
             let used = self.space.device_used_slots(id(d));
             let most = match (leaving.has(d), scarce) {
@@ -442,9 +441,12 @@ impl SwapSlots {
                     charge.proc().give_back(d, grant);
                 }
             }
-            spare += self.space.free_clusters(id(d)).saturating_sub(FEWEST);
+            let spare = match leaving.has(d) {
+                true => 0,
+                false => self.space.free_clusters(id(d)).saturating_sub(FEWEST),
+            };
+            charge.proc().spare_clusters[d].store(spare as u32, Release);
         }
-        charge.proc().spare_clusters.store(spare as u32, Release);
     }
 
     /// In a forked child, after `fork_done`: all of it belongs to the parent now.

@@ -336,12 +336,12 @@ fn what_is_spare_goes_to_others() {
         n
     };
     p.slots.trim(&p.charge);
-    let spare = page.spare_clusters.load(Acquire);
+    let spare = page.spare_clusters[0].load(Acquire);
     assert_eq!((freed(), spare), (0, SEGMENT_CLUSTERS as u32 - 2));
     page.swap_is_scarce.store(1, Release);
     p.slots.trim(&p.charge);
     p.slots.validate().unwrap();
     assert_eq!(p.slots.used(), 512);
-    assert_eq!(page.spare_clusters.load(Acquire), 0);
+    assert_eq!(page.spare_clusters[0].load(Acquire), 0);
     assert!(freed() >= SEGMENT_CLUSTERS - 2);
 }
