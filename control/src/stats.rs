@@ -133,6 +133,8 @@ counters! {
     zswpin_ns: Sum,
     /// Base pages that did not become small enough for compressed memory.
     zswap_reject_compress_poor: Sum,
+    /// Base pages that came along with a read and went to compressed memory.
+    zswap_ra: Sum,
     /// Bytes that compressed memory takes now; part of `resident_bytes`.
     zswap_pool_bytes: Now,
     /// The most that it took, of the process in which it took most.

@@ -7,12 +7,13 @@
 //! page that leaves is compressed, and those that nobody wants in time go on to the device. All sizes are compared; the one
 //! that costs least is the aim, if that is worth a change.
 
-use crate::ages::Ages;
+use crate::ages::{Ages, Curve};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use hugeswap_mm::{PageMask, Pmd, PAGE_SIZE};
 
-/// Averages forget: this many pages count as much as all before.
+/// Averages forget: this many pages count as much as all before. What is thought before anything was tried counts as `FEW`.
 const MEMORY: u64 = 2048;
+const FEW: u64 = 4;
 /// What "all" is in an average.
 const ONE: u32 = 1 << 16;
 /// Where nothing else can be done with them, pages are worth a try as long as they become smaller than this.
@@ -21,20 +22,23 @@ const ANY_SMALLER: u32 = ONE / 10 * 9;
 const MOST: u32 = ONE / 4 * 3;
 const STEP: u32 = ONE / 64;
 /// By how much that changes at a time. What has been given up has to be compressed again.
-const GROW: u32 = STEP;
+const GROW: u32 = 4 * STEP;
 const SHRINK: u32 = STEP / 4;
 /// Where nothing goes there, so much of what leaves is compressed all the same, to see how small it becomes.
 const PROBE: u32 = ONE / 32;
 /// A change has to save this part of what all costs.
 const WORTH: f64 = 1.0 / 16.0;
-/// What is resident is wanted more often than what has just left; by so much, where that has to be guessed.
-const NEARER: f64 = 1.25;
+/// What is resident is wanted more often than what has just left: by no less and no more than so much, for each sixteenth of the limit.
+const NEARER: (f64, f64) = (1.05, 1.5);
 /// How often it is looked at: pages of the sample that left or came back.
 const LOOK: u32 = 32;
-/// Reads of more pages are of walks, whose pages do not go to the pool.
-const WALK: usize = 32;
+/// So many pages at a time are a walk's.
+const WALK: usize = 16;
 /// So many pages tell how densely they are packed.
 const PACKED: usize = 1024;
+/// Pages that come along with a read into the pool, as long as this part of it is free.
+const BRINGS: usize = 16;
+const ROOM_PART: usize = 16;
 /// What a fault costs beside the handler's work, and what a page costs that leaves, beside its being compressed.
 const HAND_OVER_NS: u32 = 5_000;
 const OUT_NS: u32 = 4_000;
@@ -60,7 +64,7 @@ impl Cost {
 
     /// A fault for so many pages took so long.
     fn took(&self, pages: usize, ns: u64) {
-        if (1..=WALK).contains(&pages) {
+        if (1..WALK).contains(&pages) {
             mix(&self.ns, ns.min(1 << 20) as u32, 1, 255);
             mix(&self.pages, pages as u32 * ONE, 1, 255);
         }
@@ -78,6 +82,8 @@ pub struct Admission {
     size: AtomicU32,
     small: AtomicU32,
     compress_ns: AtomicU32,
+    /// Pages that were tried; no more than `MEMORY`.
+    tried: AtomicU32,
     asked: AtomicU32,
     ages: Ages,
     /// Of the sample, since the last look.
@@ -122,6 +128,16 @@ fn part(n: &AtomicU32) -> f64 {
     f64::from(n.load(Relaxed)) / f64::from(ONE)
 }
 
+/// With so many pages less of memory so many pages would leave and come back, for each that does so now. They are wanted more often than
+/// those that come back first, by as much as those are than the next, and so on.
+fn would_leave(curve: &Curve, pages: f64, limit: f64) -> f64 {
+    let step = limit / 16.0;
+    let first = curve.within(step);
+    let next = curve.within(2.0 * step) - first;
+    let nearer = (first / next.max(f64::MIN_POSITIVE)).clamp(NEARER.0, NEARER.1);
+    first * nearer * (nearer.powf(pages / step) - 1.0) / (nearer - 1.0)
+}
+
 impl Admission {
     /// For a process that may have so many pages.
     pub fn new(limit: u64) -> Admission {
@@ -138,6 +154,7 @@ impl Admission {
             size: AtomicU32::new(ONE / 2),
             small: AtomicU32::new(ONE),
             compress_ns: AtomicU32::new(COMPRESS_NS),
+            tried: AtomicU32::new(FEW as u32),
             asked: AtomicU32::new(0),
             ages,
             seen: AtomicU32::new(0),
@@ -150,15 +167,18 @@ impl Admission {
     /// So many pages were stored, and take so many bytes; others did not become small enough. That took so long.
     pub fn compressed(&self, stored: usize, bytes: usize, poor: usize, ns: u64) {
         let tried = stored + poor;
+        let before = u64::from(self.tried.load(Relaxed));
         if tried > 0 {
             let each = (ns / tried as u64).min(1 << 20);
-            mix(&self.compress_ns, each as u32, tried, MEMORY);
-            mix(&self.small, ONE, stored, MEMORY);
-            mix(&self.small, 0, poor, MEMORY);
+            mix(&self.compress_ns, each as u32, tried, before);
+            let small = stored as u64 * u64::from(ONE) / tried as u64;
+            mix(&self.small, small as u32, tried, before);
+            let all = (before + tried as u64).min(MEMORY);
+            self.tried.store(all as u32, Relaxed);
         }
         if stored > 0 {
             let size = bytes as u64 * u64::from(ONE) / (stored * PAGE_SIZE) as u64;
-            mix(&self.size, size.min(ONE.into()) as u32, stored, MEMORY);
+            mix(&self.size, size.min(ONE.into()) as u32, stored, before);
         }
     }
 
@@ -177,9 +197,10 @@ impl Admission {
         now: impl Fn() -> u32,
         fill: impl FnOnce() -> Fill,
     ) {
+        let walks = pages.count() >= WALK;
         let all = pages.runs().flatten();
         let n = all
-            .filter(|page| self.ages.comes_back(pmd, *page, &now))
+            .filter(|page| self.ages.comes_back(pmd, *page, walks, &now))
             .count();
         self.saw(n, fill);
     }
@@ -218,8 +239,10 @@ impl Admission {
     /// The share of the limit that would cost least, if that is worth a change.
     fn aim(&self, fill: Fill) -> u32 {
         let share = self.share.load(Relaxed);
-        let now = self.cost(share, fill);
-        let sizes = (0..=MOST / STEP).map(|i| (i * STEP, self.cost(i * STEP, fill)));
+        let curve = self.ages.curve();
+        let cost = |share| self.cost(share, fill, &curve);
+        let now = cost(share);
+        let sizes = (0..=MOST / STEP).map(|i| (i * STEP, cost(i * STEP)));
         let least = |a: (u32, f64), b: (u32, f64)| if b.1 < a.1 { b } else { a };
         let (aim, cost) = sizes.fold((share, now), least);
         if cost + now * WORTH < now {
@@ -230,25 +253,23 @@ impl Admission {
     }
 
     /// What a page that leaves costs, in ns, with a pool that takes this share of the limit.
-    fn cost(&self, share: u32, fill: Fill) -> f64 {
+    fn cost(&self, share: u32, fill: Fill, curve: &Curve) -> f64 {
         let limit = fill.limit.max(1) as f64;
         let (size, now) = (limit * f64::from(share) / f64::from(ONE), fill.pages as f64);
         let dense = match fill.stored >= PACKED {
             true => fill.stored as f64 / now,
             false => 1.0 / part(&self.size).max(0.01),
         };
-        let back = self.ages.ever();
-        // With less memory others would leave, which are wanted more often than those that come back next.
-        let near = limit / 16.0;
+        let back = curve.ever();
         let more = match size - now {
-            more if more > 0.0 => NEARER * self.ages.within(near) * more / near,
-            less => -self.ages.within(-less),
+            more if more > 0.0 => would_leave(curve, more, limit),
+            less => -curve.within(-less),
         };
         let small = part(&self.small).max(0.01);
         // Those that are not stored do not take up room.
         let reach = size * dense / small - (size - now);
         let wanted = back + more;
-        let in_reach = (self.ages.within(reach.max(0.0)) + more).max(0.0);
+        let in_reach = (curve.within(reach.max(0.0)) + more).max(0.0);
         let hits = match share {
             0 => 0.0,
             _ => in_reach * small,
@@ -278,6 +299,17 @@ impl Admission {
         let small = part(&self.small);
         let size = small * part(&self.size) + 1.0 - small;
         size < f64::from(ANY_SMALLER) / f64::from(ONE) || self.is_probe()
+    }
+
+    /// How many pages a read may bring along into the pool, which is no larger than `most`: as long as there is
+    /// much room, and they become small.
+    pub fn brings(&self, fill: Fill, most: usize) -> usize {
+        let room = most.saturating_sub(fill.pages);
+        let is_small = part(&self.small) > 0.5;
+        match room > most / ROOM_PART && room > BRINGS && is_small {
+            true => BRINGS,
+            false => 0,
+        }
     }
 
     fn is_probe(&self) -> bool {
@@ -428,6 +460,32 @@ mod tests {
         }
     }
 
+    #[test]
+    fn reads_bring_others_as_long_as_there_is_room_for_what_becomes_small() {
+        let a = new();
+        let fill = |pages| Fill {
+            pages,
+            stored: 0,
+            limit: 1280,
+        };
+        let at = |pages| a.brings(fill(pages), 320);
+        assert_eq!([0, 299, 300, 320, 400].map(at), [BRINGS, BRINGS, 0, 0, 0]);
+        assert_eq!(a.brings(fill(0), 0), 0);
+        a.compressed(0, 0, 1000, 0);
+        assert_eq!(a.brings(fill(0), 320), 0);
+    }
+
+    /// A handful of pages says how small they become, as long as nothing else does.
+    #[test]
+    fn the_first_pages_count() {
+        let a = new();
+        (0..20).for_each(|_| a.compressed(1, PAGE_SIZE / 8, 0, 2000));
+        assert!(part(&a.size) < 0.2 && a.compress_ns.load(Relaxed) < 3000);
+        (0..1000).for_each(|_| a.compressed(1, PAGE_SIZE / 8, 0, 2000));
+        a.compressed(1, PAGE_SIZE, 0, 2000);
+        assert!(part(&a.size) < 0.13);
+    }
+
     fn pool_after(a: &Admission, depth: fn(f64) -> usize) -> usize {
         lru(a, depth, 6, None);
         a.most(MEMORY as i64)
@@ -445,7 +503,7 @@ mod tests {
     #[test]
     fn it_is_of_no_use_where_many_come_at_once() {
         let a = new();
-        (0..3000).for_each(|_| a.device_took(16, DEVICE.into()));
+        (0..3000).for_each(|_| a.device_took(12, DEVICE.into()));
         assert_eq!(pool_after(&a, even), 0);
     }
 

@@ -105,15 +105,21 @@ impl Encoder {
     /// Compresses the page; how, and how many bytes it takes. None where they would be more than `to` has.
     /// Takes 16 KiB of stack.
     pub fn compress(&mut self, codec: Codec, from: &Page, to: &mut [u8]) -> Option<(Codec, usize)> {
+        match codec {
+            Codec::Zstd if only_word(from).is_none() => {
+                self.zstd(from, to).map(|n| (Codec::Zstd, n))
+            }
+            _ => compress_quickly(from, to),
+        }
+    }
+
+    /// The same by LZ4, for which nothing is needed but the stack.
+    pub fn compress_quickly(from: &Page, to: &mut [u8]) -> Option<(Codec, usize)> {
         if let Some(word) = only_word(from) {
             to.first_chunk_mut::<WORD>()?.copy_from_slice(&word);
             return Some((Codec::Word, WORD));
         }
-        let n = match codec {
-            Codec::Zstd => self.zstd(from, to),
-            _ => lz4(from, to),
-        };
-        n.map(|n| (codec, n))
+        lz4(from, to).map(|n| (Codec::Lz4, n))
     }
 
     fn zstd(&mut self, from: &Page, to: &mut [u8]) -> Option<usize> {
@@ -132,6 +138,15 @@ impl Encoder {
             (zstd_sys::ZSTD_isError(n) == 0).then_some(n)
         }
     }
+}
+
+/// As `Encoder::compress`, by LZ4: for that nothing is needed but the stack.
+pub fn compress_quickly(from: &Page, to: &mut [u8]) -> Option<(Codec, usize)> {
+    if let Some(word) = only_word(from) {
+        to.first_chunk_mut::<WORD>()?.copy_from_slice(&word);
+        return Some((Codec::Word, WORD));
+    }
+    lz4(from, to).map(|n| (Codec::Lz4, n))
 }
 
 fn lz4(from: &Page, to: &mut [u8]) -> Option<usize> {

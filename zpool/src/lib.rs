@@ -130,14 +130,24 @@ impl Zpool {
     }
 
     /// Stores the page, if it becomes no larger than [`LARGEST`] or may be as it is. None also where there is no
-    /// memory. For the reclaim thread alone.
-    /// Where the pool has `most` pages, what finds a place without more is stored.
-    pub fn store(&self, page: &Page, owner: Owner, how: How, most: usize) -> Option<Stored> {
+    /// memory. Where the pool has `most` pages, what finds a place without more is stored.
+    pub fn store(
+        &self,
+        page: &Page,
+        owner: Owner,
+        how: How,
+        most: usize,
+        by: By,
+    ) -> Option<Stored> {
         if how == How::AsIs {
             return self.put(page, None, most);
         }
         let mut small = [0; LARGEST];
-        match self.compress(page, &mut small[HEAD..]) {
+        let compressed = match by {
+            By::Reclaim => self.compress(page, &mut small[HEAD..]),
+            By::Handler => codec::compress_quickly(page, &mut small[HEAD..]),
+        };
+        match compressed {
             Some((codec, n)) => {
                 let what = n as u32 | (codec as u32) << LEN_BITS;
                 let head = [what, owner.pmd.0, owner.page as u32];
@@ -151,11 +161,14 @@ impl Zpool {
         }
     }
 
-    /// The bytes that a page would take, if it became small enough.
-    pub fn size_of(&self, page: &Page) -> Option<usize> {
+    /// The bytes that a page would take, if it became small enough, and the ns that compressing it takes.
+    pub fn try_out(&self, page: &Page) -> (Option<usize>, u64) {
         let mut small = [0; LARGEST];
-        let (_, n) = self.compress(page, &mut small[HEAD..])?;
-        Some(n + HEAD)
+        let mut encoder = self.encoder.lock();
+        self.compare(&mut encoder, page, &mut small[HEAD..]);
+        let start = thread::now_ns();
+        let made = encoder.compress(self.choice.codec(), page, &mut small[HEAD..]);
+        (made.map(|(_, n)| n + HEAD), thread::now_ns() - start)
     }
 
     /// A fault takes so long that has to read from a device. As long as that was not said there is none.
@@ -165,14 +178,19 @@ impl Zpool {
 
     fn compress(&self, page: &Page, to: &mut [u8]) -> Option<(Codec, usize)> {
         let mut encoder = self.encoder.lock();
+        self.compare(&mut encoder, page, to);
+        encoder.compress(self.choice.codec(), page, to)
+    }
+
+    /// Now and then the page is compressed by both codecs, to see which is better.
+    fn compare(&self, encoder: &mut Encoder, page: &Page, to: &mut [u8]) {
         if self.choice.probes() {
-            let lz4 = self.probe(&mut encoder, Codec::Lz4, page, to);
-            let zstd = self.probe(&mut encoder, Codec::Zstd, page, to);
+            let lz4 = self.probe(encoder, Codec::Lz4, page, to);
+            let zstd = self.probe(encoder, Codec::Zstd, page, to);
             if let Some((lz4, zstd)) = lz4.zip(zstd) {
                 self.choice.learn(lz4, zstd);
             }
         }
-        encoder.compress(self.choice.codec(), page, to)
     }
 
     /// What comes of the codec for this page. None where it needs none.
@@ -399,9 +417,9 @@ mod tests {
         let mut grown = 0;
         let stored: Vec<_> = (0..2000)
             .map(|i| {
-                let s = pool
-                    .store(&page(i), owner(i as usize), How::Small, ALL)
-                    .unwrap();
+                let by = [By::Reclaim, By::Handler][i as usize % 2];
+                let s = pool.store(&page(i), owner(i as usize), How::Small, ALL, by);
+                let s = s.unwrap();
                 grown += s.grown.0;
                 s
             })
@@ -432,7 +450,7 @@ mod tests {
         for keeps in [2, 3, 7] {
             let pool = Zpool::new(64 << 20, Some(Codec::Lz4)).unwrap();
             let mut stored: Vec<_> = (0..4000)
-                .map(|i| pool.store(&page(i), owner(i as usize), How::Small, ALL))
+                .map(|i| pool.store(&page(i), owner(i as usize), How::Small, ALL, By::Reclaim))
                 .map(|s| s.unwrap().handle)
                 .collect();
             let gone = |i: &usize| i % keeps != 0;
@@ -467,7 +485,7 @@ mod tests {
     fn an_object_is_whose_it_was_given() {
         let pool = Zpool::new(64 << 20, None).unwrap();
         let handle = pool
-            .store(&page(1), owner(700), How::Small, ALL)
+            .store(&page(1), owner(700), How::Small, ALL, By::Reclaim)
             .unwrap()
             .handle;
         assert_eq!(pool.owner(handle), Some(owner(700)));
@@ -485,9 +503,15 @@ mod tests {
             x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (x >> 33) as u8
         });
-        assert_eq!(pool.store(&noise, owner(0), How::Small, ALL), None);
+        assert_eq!(
+            pool.store(&noise, owner(0), How::Small, ALL, By::Reclaim),
+            None
+        );
         let stored: Vec<_> = (0..16)
-            .map(|_| pool.store(&noise, owner(0), How::Anyhow, ALL).unwrap())
+            .map(|_| {
+                pool.store(&noise, owner(0), How::Anyhow, ALL, By::Reclaim)
+                    .unwrap()
+            })
             .collect();
         assert_eq!((pool.pages(), pool.stored()), (16, 16));
         let mut back = [0; PAGE_SIZE];

@@ -163,18 +163,20 @@ impl Handler<'_> {
         for gather in &mut self.gathers {
             gather.end(end.place, ok);
         }
-        if t.whole {
-            if !self.cache.swapin_done(t.pmd, ok) {
-                self.ahead.remove(t.pmd);
+        let pages = match t.whole {
+            true => {
+                if !self.cache.swapin_done(t.pmd, ok) {
+                    self.ahead.remove(t.pmd);
+                }
+                t.pages
             }
-        } else {
-            self.cache.fill_done(t.pmd, ok, &mut self.buffers);
-        }
+            false => self.cache.fill_done(t.pmd, ok, &mut self.buffers),
+        };
         if t.start_ns != 0 {
             let took = now_ns() - t.start_ns;
             self.cache.stats().fault_ns.record(took);
             self.intake.waited(took);
-            self.cache.read_took(t.pages, took);
+            self.cache.read_took(pages, took);
             self.kick.proc().count_return(took);
         }
     }

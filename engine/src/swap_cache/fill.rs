@@ -16,6 +16,8 @@ pub struct FillBuffers {
     touched: [u8; Self::COUNT],
     /// Pages of each that were used since the last `rest`.
     used: [u8; Self::COUNT],
+    /// Pages in each that go to compressed memory, and not to the program.
+    beside: [PageMask; Self::COUNT],
 }
 
 // SAFETY: the memory is used by the thread that owns the buffers only.
@@ -32,6 +34,7 @@ impl FillBuffers {
             len: Self::COUNT,
             touched: [0; Self::COUNT],
             used: [0; Self::COUNT],
+            beside: [PageMask::EMPTY; Self::COUNT],
         })
     }
     pub fn addr(&self, i: u32) -> *mut u8 {
@@ -91,6 +94,7 @@ impl FillBuffers {
         pages
     }
     fn put(&mut self, i: u32) {
+        self.beside[i as usize % Self::COUNT] = PageMask::EMPTY;
         if self.len < Self::COUNT {
             self.free[self.len] = i as u8;
             self.len += 1;
@@ -128,7 +132,10 @@ impl<M: Memory> SwapCache<M> {
             self.charge.uncharge(n);
             return Plan::NeedBuffer;
         };
-        self.charge_own(buffers.touch(buffer, n));
+        let beside = self.beside(pmd, g, entry, there, pages);
+        let pages = pages.or(beside);
+        self.charge_own(buffers.touch(buffer, pages.count()));
+        buffers.beside[buffer as usize % FillBuffers::COUNT] = beside;
         self.join_list(pmd, g, unit);
         g.huge = false;
         g.begin_filling(buffer, pages);
@@ -190,10 +197,10 @@ impl<M: Memory> SwapCache<M> {
         }
     }
 
-    /// The read of a small fill ended.
-    pub fn fill_done(&self, pmd: Pmd, ok: bool, buffers: &mut FillBuffers) {
+    /// The read of a small fill ended. How many pages it was for.
+    pub fn fill_done(&self, pmd: Pmd, ok: bool, buffers: &mut FillBuffers) -> usize {
         let Some(r) = self.ranges.get(pmd) else {
-            return;
+            return 0;
         };
         let place = |buffer: u32, pages: &PageMask, page: usize| {
             buffers
@@ -205,18 +212,20 @@ impl<M: Memory> SwapCache<M> {
         let (buffer, pages) = (g.buffer(), g.moving());
         let mut wake = g.take_wanted();
         let n = pages.count();
+        let beside = buffers.beside[buffer as usize % FillBuffers::COUNT];
+        let asked = pages.minus(beside);
+        let base = buffers.addr(buffer) as *const u8;
+        let src = |page| base.wrapping_add(pages.rank(page) * PAGE_SIZE);
         if ok {
-            let base = buffers.addr(buffer) as *const u8;
-            let src = |page| base.wrapping_add(pages.rank(page) * PAGE_SIZE);
             // What could not be read with others is read this once.
             let keep = !g.salvage;
             let mut got = PageMask::EMPTY;
-            for run in pages.runs() {
+            for run in asked.runs() {
                 got = got.or(self.copy_run(pmd, run, src));
             }
             // The copy woke those who wait for these pages.
-            wake |= got != pages;
-            self.charge.uncharge(pages.minus(got).count());
+            wake |= got != asked;
+            self.charge.uncharge(asked.minus(got).count());
             self.became_present(pmd, &mut g, got);
             if !keep {
                 self.forget_slots(pmd, &mut g, got);
@@ -226,7 +235,7 @@ impl<M: Memory> SwapCache<M> {
             self.stats().fill.inc();
         } else {
             wake = true;
-            self.charge.uncharge(n);
+            self.charge.uncharge(asked.count());
             self.stats().swap_read_errors.inc();
             if n > 1 {
                 g.salvage = true;
@@ -234,12 +243,16 @@ impl<M: Memory> SwapCache<M> {
                 self.lose(pmd, &mut g, pages);
             }
         }
-        buffers.put(buffer);
         g.end_filling();
+        if ok {
+            self.take_beside(pmd, &mut g, beside, src);
+        }
+        buffers.put(buffer);
         drop(g);
         if wake {
             self.memory.wake(pmd.addr(), PMD_SIZE);
         }
+        asked.count()
     }
 }
 

@@ -197,7 +197,7 @@ fn counted(setup: Setup) -> Vec<&'static str> {
         names.extend(["zswpout", "zswpin"]);
     }
     if setup.devices && setup.compress > 0 {
-        names.push("zswpwb");
+        names.extend(["zswpwb", "zswap_ra"]);
     }
     if setup.lazyfree && setup.mv {
         names.extend(["lazyfree_reuse", "lazyfree_lost"]);

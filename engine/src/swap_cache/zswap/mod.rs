@@ -4,6 +4,8 @@
 //! A page in `compressed` has an object in the pool, named by the range's table of handles. Under the range's
 //! lock pages come and go; without it, while the range is being written, they are only made.
 
+mod beside;
+
 use super::frames::Left;
 use super::plan::Plan;
 use super::{Dir, FillBuffers, Frame, Memory, SwapCache, Taken};
@@ -164,7 +166,13 @@ impl<M: Memory> SwapCache<M> {
         for page in pages.runs().flatten() {
             let from = (self.frames.addr(frame) + page * PAGE_SIZE) as *const Page;
             // SAFETY: the page was moved into the frame, which is ours for now; nobody writes there.
-            match pool.store(unsafe { &*from }, Owner { pmd, page }, how, most) {
+            match pool.store(
+                unsafe { &*from },
+                Owner { pmd, page },
+                how,
+                most,
+                By::Reclaim,
+            ) {
                 Some(s) => {
                     self.charge.charge(s.grown.0);
                     handles[page] = Some(s.handle);
@@ -212,12 +220,10 @@ impl<M: Memory> SwapCache<M> {
             return;
         };
         let from = (self.frames.addr(frame) + page * PAGE_SIZE) as *const Page;
-        let start = now_ns();
         // SAFETY: the page was moved into the frame, which is ours for now; nobody writes there.
-        let size = pool.size_of(unsafe { &*from });
+        let (size, took) = pool.try_out(unsafe { &*from });
         let bytes = size.map_or(0, |n| n.next_multiple_of(64));
         let (small, poor) = (usize::from(size.is_some()), usize::from(size.is_none()));
-        let took = now_ns() - start;
         self.zswap.admission.compressed(small, bytes, poor, took);
     }
 
