@@ -113,15 +113,6 @@ impl Encoder {
         }
     }
 
-    /// The same by LZ4, for which nothing is needed but the stack.
-    pub fn compress_quickly(from: &Page, to: &mut [u8]) -> Option<(Codec, usize)> {
-        if let Some(word) = only_word(from) {
-            to.first_chunk_mut::<WORD>()?.copy_from_slice(&word);
-            return Some((Codec::Word, WORD));
-        }
-        lz4(from, to).map(|n| (Codec::Lz4, n))
-    }
-
     fn zstd(&mut self, from: &Page, to: &mut [u8]) -> Option<usize> {
         // SAFETY: both lengths are those of the memory given; the context is ours.
         unsafe {

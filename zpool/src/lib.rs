@@ -222,17 +222,22 @@ impl Zpool {
 
     fn put(&self, object: &[u8], codec: Option<Codec>, most: usize) -> Option<Stored> {
         let bytes = object.len();
-        let reach = self.slab.lock().reach();
-        self.make_accessible(reach * BLOCK).ok()?;
-        let (placed, at) = {
-            let mut slab = self.slab.lock();
-            let placed = slab.alloc(bytes, most.div_ceil(BLOCK_PAGES))?;
-            (placed, slab.offset(placed.handle)?.0)
-        };
-        // SAFETY: the place is the object's alone, is accessible, and has room for it.
+        // Another thread may take the block that was to be ours: what is accessible counts while the lock is held.
+        let mut slab = self.slab.lock();
+        while slab.reach() * BLOCK > self.open.load(Acquire) {
+            let end = slab.reach() * BLOCK;
+            drop(slab);
+            self.make_accessible(end).ok()?;
+            slab = self.slab.lock();
+        }
+        let placed = slab.alloc(bytes, most.div_ceil(BLOCK_PAGES))?;
+        let at = slab.offset(placed.handle)?.0;
+        // SAFETY: the place is the object's alone, is accessible, and has room for it. Who moves objects together looks at
+        // them after he had the lock.
         unsafe {
             core::ptr::copy_nonoverlapping(object.as_ptr(), (self.base + at) as *mut u8, bytes);
         }
+        drop(slab);
         self.stored.fetch_add(1, Relaxed);
         let grown = Pages(if placed.opens { BLOCK_PAGES } else { 0 });
         Some(Stored {
@@ -478,6 +483,42 @@ mod tests {
                 assert_eq!(pool.load(stored[i], &mut back, By::Reclaim), Ok(()));
                 assert!(back == page(i as u64), "{i}");
             }
+        }
+    }
+
+    /// Two threads store, each frees what it has stored, and one moves things together.
+    #[test]
+    fn the_handler_and_reclaim_store_at_a_time() {
+        for round in 0..5 {
+            let pool = Zpool::new(64 << 20, Some(Codec::Lz4)).unwrap();
+            let work = |by: By| {
+                let mut back = [0; PAGE_SIZE];
+                let mut kept = Vec::new();
+                for i in 0..6000 {
+                    let seed = i * 2 + by as u64 + round;
+                    let s = pool.store(&page(seed), owner(i as usize), How::Small, ALL, by);
+                    kept.push((seed, s.unwrap().handle));
+                    if i % 3 == 0 {
+                        let (seed, handle) = kept.swap_remove(i as usize / 2 % kept.len());
+                        assert_eq!(pool.load(handle, &mut back, by), Ok(()));
+                        assert!(back == page(seed), "{seed}");
+                        pool.free([handle].into_iter());
+                    }
+                    if by == By::Reclaim && i % 16 == 0 && pool.is_sparse() {
+                        pool.compact(|handle| drop(pool.owner(handle)));
+                    }
+                }
+                for (seed, handle) in kept {
+                    assert_eq!(pool.load(handle, &mut back, by), Ok(()));
+                    assert!(back == page(seed), "{seed}");
+                    pool.free([handle].into_iter());
+                }
+            };
+            std::thread::scope(|s| {
+                s.spawn(|| work(By::Handler));
+                work(By::Reclaim);
+            });
+            assert_eq!(pool.stored(), 0);
         }
     }
 

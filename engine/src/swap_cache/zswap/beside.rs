@@ -52,6 +52,8 @@ impl<M: Memory> SwapCache<M> {
             return;
         };
         let most = self.zswap.most(self.charge.limit());
+        // What the program has dropped meanwhile has no slot any more.
+        let pages = pages.and(g.swapped).minus(g.present);
         let mut stored = PageMask::EMPTY;
         for page in pages.runs().flatten() {
             // SAFETY: the page was read into a buffer, which is this thread's until it is put back.
