@@ -3,6 +3,7 @@
 //!
 //! What is bounded by hugeswap, or by nobody, can do without a group where none is to be had.
 
+use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Read};
@@ -15,7 +16,7 @@ use std::sync::Once;
 use std::time::Duration;
 
 use super::error::{io_error, Error};
-use super::swap_args::Contestant;
+use super::swap_args::{Contestant, Total, MARGIN};
 use hugeswap_host::cgroup::{self, Group, Limits, Swap, Usage};
 use hugeswap_host::kernel_swap::{Backing, KernelSwap};
 use hugeswap_host::os;
@@ -27,13 +28,15 @@ use hugeswap_host::undo::{Guard, Interrupt, Undo};
 const OVERHEAD: u64 = 64 * MIB;
 
 /// How long nothing may be printed between two looks.
-const TICK: Duration = Duration::from_millis(20);
+const TICK: Duration = Duration::from_millis(5);
 
 pub struct Arena {
     prefix: Vec<OsString>,
     stats: Option<PathBuf>,
     before: Option<(u64, u64)>,
     limit: u64,
+    uncharged: Uncharged,
+    peak: Cell<Option<u64>>,
     // The group goes before the swap, so that swapoff finds nothing in it.
     group: Option<Group>,
     swaps: Vec<KernelSwap>,
@@ -46,7 +49,17 @@ pub struct Grant<'a> {
     pub group: u64,
     /// Whether it can do without a group where none is to be had.
     pub or_none: bool,
+    pub uncharged: Uncharged,
     pub side: Side<'a>,
+}
+
+/// Memory that the kernel's swap takes and no group is charged for: zram's, and zswap's with control groups of version 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Uncharged {
+    /// It comes on top of the group's limit.
+    OnTop,
+    /// The group has so much less, from one look to the next.
+    TakenOff,
 }
 
 pub enum Side<'a> {
@@ -84,6 +97,7 @@ impl Arena {
         memory: Size,
         (data, programs): (Size, u32),
         (swap, compress): (&[SwapSpec], &str),
+        total: Total,
         stop: &Interrupt,
     ) -> Result<Arena, Error> {
         let room = room(data, programs);
@@ -97,9 +111,14 @@ impl Arena {
                 } else {
                     0
                 };
+                let (group, memory) = match total {
+                    Total::Beside => (memory.bytes() + OVERHEAD, memory),
+                    Total::Same => (memory.bytes(), Size::from_bytes(memory.bytes() - MARGIN)),
+                };
                 Grant {
-                    group: memory.bytes() + OVERHEAD + device,
+                    group: group + device,
                     or_none: true,
+                    uncharged: Uncharged::OnTop,
                     side: Side::Hugeswap(Options {
                         memory,
                         swap,
@@ -116,6 +135,10 @@ impl Arena {
             Contestant::Kernel(backing) => Grant {
                 group: memory.bytes(),
                 or_none: false,
+                uncharged: match total {
+                    Total::Beside => Uncharged::OnTop,
+                    Total::Same => Uncharged::TakenOff,
+                },
                 side: Side::Kernel(vec![(backing, room + 16 * MIB)]),
             },
         };
@@ -164,6 +187,8 @@ impl Arena {
             stats,
             before: swap_counters(),
             limit: limits.memory,
+            uncharged: grant.uncharged,
+            peak: Cell::new(None),
             group,
             swaps,
             _guard: guard,
@@ -200,7 +225,10 @@ impl Arena {
         tick: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
     ) -> Result<(String, ExitStatus), Error> {
         let mut child = command.spawn().map_err(io_error("start the program"))?;
-        let output = read_output(&mut child, stop, tick);
+        let output = read_output(&mut child, stop, &mut |text| {
+            self.take_off_uncharged();
+            tick(text)
+        });
         if output.is_err() {
             // Without this the wait below could last for ever.
             self.kill(&mut child)?;
@@ -220,9 +248,25 @@ impl Arena {
         killed.map_err(io_error("kill the program"))
     }
 
-    /// Of the group; nothing without one.
+    /// Gives the group what the total leaves beside what its swap takes.
+    fn take_off_uncharged(&self) {
+        let (Uncharged::TakenOff, Some(group)) = (self.uncharged, &self.group) else {
+            return;
+        };
+        let taken: u64 = self.swaps.iter().map(KernelSwap::uncharged).sum();
+        // Where the kernel finds nothing to reclaim there is another look soon.
+        let _ = group.set_memory(self.limit.saturating_sub(taken));
+        let now = Some(group.usage().bytes + taken);
+        self.peak.set(self.peak.get().max(now));
+    }
+
+    /// Of the group, with what was taken off; nothing without one.
     pub fn usage(&self) -> Usage {
-        self.group.as_ref().map(Group::usage).unwrap_or_default()
+        let usage = self.group.as_ref().map(Group::usage).unwrap_or_default();
+        Usage {
+            peak: self.peak.get().or(usage.peak),
+            ..usage
+        }
     }
 
     pub fn anonymous(&self) -> u64 {
@@ -269,6 +313,7 @@ impl Grant<'_> {
         Grant {
             group: os::available_memory().unwrap_or(u64::MAX >> 1),
             or_none: true,
+            uncharged: Uncharged::OnTop,
             side: Side::Plain,
         }
     }

@@ -11,11 +11,11 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::arena::{Arena, Encryption, Grant, Options, Side};
+use super::arena::{Arena, Encryption, Grant, Options, Side, Uncharged};
 use super::error::{io_error, Error};
 use super::machine::Machine;
-use super::programs::MARGIN;
 use super::report::median;
+use super::swap_args::MARGIN;
 use super::swap_test::with_clean_end;
 use super::watch::{Seen, Watch};
 use hugeswap_host::columns::align;
@@ -198,11 +198,13 @@ fn sides<'a>(
     let limit = args.memory.bytes();
     let plain = Grant {
         or_none: false,
+        uncharged: Uncharged::OnTop,
         ..Grant::unlimited()
     };
     let ours = Grant {
         group: limit + args.first.bytes(),
         or_none: false,
+        uncharged: Uncharged::OnTop,
         side: Side::Hugeswap(Options {
             memory: Size::from_bytes(limit - MARGIN),
             swap: std::slice::from_ref(swap),
@@ -221,6 +223,7 @@ fn sides<'a>(
         let grant = Grant {
             group: limit,
             or_none: false,
+            uncharged: Uncharged::OnTop,
             side: Side::Kernel(swaps),
         };
         sides.push((format!("{zram}, then {second}"), grant));

@@ -24,6 +24,8 @@ pub struct Document {
     pub compress: String,
     pub data_bytes: u64,
     pub memory_bytes: u64,
+    /// Whether that is all that a side has, zram's and hugeswap's own memory too.
+    pub same_total: bool,
     pub swap: String,
     pub machine: Machine,
     pub contestants: Vec<Column>,
@@ -303,6 +305,7 @@ mod tests {
             compress: "off".to_owned(),
             data_bytes: 1 << 30,
             memory_bytes: 1 << 29,
+            same_total: false,
             swap: "ram".into(),
             machine: Machine::here(),
             contestants: columns,

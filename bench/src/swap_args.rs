@@ -1,7 +1,7 @@
 //! The arguments of the swap tests, and the plan they make.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
@@ -67,6 +67,11 @@ pub struct SwapArgs {
     #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
     pub against: Vec<Against>,
 
+    /// Count everything toward --memory: the kernel's side has so much less as zram or zswap takes, and hugeswap keeps
+    /// 16M for what it does not count
+    #[arg(long)]
+    pub same_total: bool,
+
     /// Measure one side only
     #[arg(long, value_enum, value_name = "SIDE")]
     pub only: Option<Side>,
@@ -90,6 +95,8 @@ pub enum Against {
     Zram,
     /// The same with every multi-size huge page on
     ZramMthp,
+    /// A swap file in the same directory, with compressed memory before it
+    Zswap,
     /// A loop device on tmpfs
     Loop,
     /// hugeswap again, with 'run --no-encrypt': what encryption costs
@@ -129,6 +136,18 @@ pub fn share_of_compressed(text: &str) -> Result<String, String> {
     }
 }
 
+/// What hugeswap's `--memory` does not count of a group that holds everything: cached files, and what is in flight.
+pub const MARGIN: u64 = 16 * MIB;
+
+/// What a test's memory is the limit of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Total {
+    /// Resident pages. hugeswap's code and tables come on top, and what zram takes.
+    Beside,
+    /// Everything.
+    Same,
+}
+
 /// Checked arguments.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -144,6 +163,7 @@ pub struct Plan {
     pub compressible: Option<f64>,
     /// As `run --compress` has it.
     pub compress: String,
+    pub total: Total,
     /// Per process.
     pub share: Size,
     pub memory: Size,
@@ -183,7 +203,8 @@ pub enum PlanError {
         processes: u32,
         threads: u32,
     },
-    FileOnRam,
+    /// What hugeswap was to be compared with.
+    NoDirectory(&'static str),
     /// The kernel's swap has one.
     SeveralPlaces,
     /// Below this `run` refuses, or not even the worker's code and page tables fit.
@@ -218,9 +239,9 @@ impl fmt::Display for PlanError {
                 "--size {size} leaves less than 2 MiB for each of {threads} threads in each of \
                  {processes} processes: give more"
             ),
-            PlanError::FileOnRam => write!(
+            PlanError::NoDirectory(against) => write!(
                 f,
-                "--against file needs a directory: say which with --swap DIRECTORY"
+                "--against {against} needs a directory: say which with --swap DIRECTORY"
             ),
             PlanError::SeveralPlaces => write!(
                 f,
@@ -256,6 +277,7 @@ impl SwapArgs {
             compress: "off".to_owned(),
             size: None,
             memory,
+            same_total: false,
             swap: vec![swap],
             against: vec![against],
             only: None,
@@ -268,6 +290,14 @@ impl SwapArgs {
         let least = match self.only {
             Some(Side::Kernel) => LEAST_KERNEL,
             _ => LEAST_MEMORY,
+        };
+        let total = match self.same_total {
+            true => Total::Same,
+            false => Total::Beside,
+        };
+        let least = match total {
+            Total::Same => least + MARGIN,
+            Total::Beside => least,
         };
         if self.memory.bytes() < least {
             let memory = self.memory;
@@ -304,6 +334,7 @@ impl SwapArgs {
             theta: self.theta,
             compressible: self.compressible,
             compress: self.compress.clone(),
+            total,
             share,
             memory: self.memory,
             swap,
@@ -372,14 +403,21 @@ fn backings(against: Against, target: &Target) -> Result<Vec<Backing>, PlanError
         // On a kernel without these sizes it would be the same once more.
         (Against::Kernel, Target::Ram) if mthp_switches().is_empty() => vec![zram],
         (Against::Kernel, Target::Ram) => vec![zram, zram_mthp],
-        (Against::File, Target::Ram) => return Err(PlanError::FileOnRam),
-        (_, Target::Directory(dir)) => vec![Backing::File(dir.clone())],
-        (_, Target::File(file)) => {
-            let parent = file.parent().filter(|dir| !dir.as_os_str().is_empty());
-            vec![Backing::File(parent.unwrap_or(Path::new(".")).to_owned())]
+        (Against::File, Target::Ram) => return Err(PlanError::NoDirectory("file")),
+        (Against::Zswap, Target::Ram | Target::BlockDevice(_)) => {
+            return Err(PlanError::NoDirectory("zswap"))
         }
+        (Against::Zswap, Target::Directory(dir)) => vec![Backing::Zswap(dir.clone())],
+        (Against::Zswap, Target::File(file)) => vec![Backing::Zswap(parent(file))],
+        (_, Target::Directory(dir)) => vec![Backing::File(dir.clone())],
+        (_, Target::File(file)) => vec![Backing::File(parent(file))],
         (_, Target::BlockDevice(path)) => vec![Backing::BlockDevice(path.clone())],
     })
+}
+
+fn parent(file: &Path) -> PathBuf {
+    let parent = file.parent().filter(|dir| !dir.as_os_str().is_empty());
+    parent.unwrap_or(Path::new(".")).to_owned()
 }
 
 impl Plan {
@@ -454,6 +492,10 @@ mod tests {
             ["hugeswap", "swap file"]
         );
         assert_eq!(
+            names("--swap / --against kernel,zswap"),
+            ["hugeswap", "swap file", "zswap"]
+        );
+        assert_eq!(
             names("--swap ram --against kernel,loop"),
             [
                 "hugeswap",
@@ -484,7 +526,9 @@ mod tests {
         assert!(message("--swap ram --against file").contains("--swap DIRECTORY"));
         assert!(message("--swap / --size 8M --processes 5").contains("5 processes"));
         assert!(message("--swap / --size 8M --threads 5").contains("5 threads"));
+        assert!(message("--swap ram --against zswap").contains("--swap DIRECTORY"));
         assert!(message("--swap / --memory 1M").contains("48M"));
+        assert!(message("--swap / --memory 1M --same-total").contains("64M"));
         assert!(message("--swap /nowhere/at/all").contains("mkdir"));
         for line in ["--against kernel", "--against zram", "--only kernel"] {
             let message = message(&format!("--swap / --swap /tmp {line}"));

@@ -83,6 +83,7 @@ pub fn measure(
         plan.memory,
         (plan.data(), plan.processes),
         (&plan.swap, &plan.compress),
+        plan.total,
         stop,
     )?;
     let program = std::env::current_exe().map_err(io_error("find this program"))?;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use super::error::{io_error, Error};
 use super::machine::Machine;
 use super::report::{self, Document};
-use super::swap_args::{Contestant, Plan, SwapArgs};
+use super::swap_args::{Contestant, Plan, SwapArgs, Total};
 use super::swap_run::{self, Figures};
 use super::workload::Workload;
 use hugeswap_host::cgroup::Own;
@@ -77,6 +77,7 @@ pub fn compare(plan: &Plan, stop: &Interrupt) -> Result<Document, Error> {
         compress: plan.compress.clone(),
         data_bytes: plan.data().bytes(),
         memory_bytes: plan.memory.bytes(),
+        same_total: plan.total == Total::Same,
         swap: plan.places(),
         machine: Machine::here(),
         contestants: report::columns(results, Some(&ours)),
@@ -174,8 +175,12 @@ fn heading(plan: &Plan) -> String {
         "off" => String::new(),
         share => format!(" and compressed memory ({share})"),
     };
+    let total = match plan.total {
+        Total::Beside => "",
+        Total::Same => " in all",
+    };
     format!(
-        "{}: {processes}{threads}{busy}, {}{contents} over {} of memory, {}, swap {}{compress}, {}",
+        "{}: {processes}{threads}{busy}, {}{contents} over {} of memory{total}, {}, swap {}{compress}, {}",
         plan.workload.name,
         plan.data(),
         plan.memory,

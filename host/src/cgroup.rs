@@ -321,11 +321,20 @@ impl Group {
         Ok(group)
     }
 
+    /// Another limit of memory, where swap may be used. The kernel makes room first; `EBUSY` where it can't (version 1).
+    pub fn set_memory(&self, bytes: u64) -> Result<(), Error> {
+        let file = match self.version {
+            Version::V1 => "memory.limit_in_bytes",
+            Version::V2 => "memory.max",
+        };
+        self.set(file, &bytes.to_string())
+    }
+
     fn limit(&self, limits: &Limits) -> Result<(), Error> {
         let memory = limits.memory.to_string();
+        self.set_memory(limits.memory)?;
         match self.version {
             Version::V1 => {
-                self.set("memory.limit_in_bytes", &memory)?;
                 // Memory and swap together; never below the former. Absent
                 // where the kernel does not count swap.
                 let none = limits.swap == Swap::None;
@@ -338,7 +347,6 @@ impl Group {
                 }
             }
             Version::V2 => {
-                self.set("memory.max", &memory)?;
                 if self.has("memory.swap.max") {
                     let swap = if limits.swap == Swap::None {
                         "0"

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use hugeswap_device::file::{FileDevice, Options};
 
+use crate::cgroup::{Own, Version};
 use crate::in_use::wait_until_free;
 use crate::os;
 use crate::size::{Size, MIB};
@@ -49,6 +50,7 @@ pub enum Error {
     /// zram is neither built in nor loadable.
     NoZram,
     NoLz4,
+    NoZswap,
     /// The device is not ours to overwrite, or can't be used.
     Device(String),
     /// Swap with the highest priority there is, is on already.
@@ -84,6 +86,10 @@ impl fmt::Display for Error {
                 f,
                 "this kernel's zram can't compress with lz4: load its module with \
                  'modprobe lz4', or compare with --against loop"
+            ),
+            Error::NoZswap => write!(
+                f,
+                "this kernel has no zswap (CONFIG_ZSWAP): compare with --against zram or file"
             ),
             Error::Device(why) => f.write_str(why),
             Error::OtherSwap(path) => write!(
@@ -128,6 +134,7 @@ fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error 
 #[derive(Debug)]
 pub struct KernelSwap {
     path: PathBuf,
+    memory: Memory,
     // Before `device`: swap goes off first, then the loop device is closed and
     // with it detached.
     _guard: Guard,
@@ -150,20 +157,32 @@ impl KernelSwap {
             stop,
             pinned: None,
         };
+        let mut memory = Memory::None;
         let (path, device) = match backing {
             Backing::File(dir) => (setup.file(dir)?, None),
             Backing::BlockDevice(path) => (setup.block_device(path)?, None),
-            Backing::Zram { every_size } => (setup.zram(*every_size)?, None),
+            Backing::Zram { every_size } => {
+                let path = setup.zram(*every_size)?;
+                memory = Memory::Zram(statistics_of_zram(&path));
+                (path, None)
+            }
             Backing::Loop => setup
                 .loop_device()
                 .map(|(path, device)| (path, Some(device)))?,
+            Backing::Zswap(_) if !has_zswap() => return Err(Error::NoZswap),
             Backing::Zswap(dir) => {
+                // With control groups of version 2 the group is charged for it.
+                if Own::find().is_ok_and(|own| own.version == Version::V1) {
+                    let before = zswap_bytes().unwrap_or(0);
+                    memory = Memory::Zswap { before };
+                }
                 setup.change(Path::new(ZSWAP), "Y")?;
                 (setup.file(dir)?, None)
             }
         };
         Ok(KernelSwap {
             path,
+            memory,
             _guard: setup.guard,
             _device: device,
             _pinned: setup.pinned,
@@ -176,10 +195,52 @@ impl KernelSwap {
 
     /// The most memory that it has taken, where it is zram.
     pub fn peak_memory(&self) -> Option<u64> {
-        let settings = Path::new("/sys/block").join(self.path.file_name()?);
-        let text = fs::read_to_string(settings.join("mm_stat")).ok()?;
-        text.split_whitespace().nth(4)?.parse().ok()
+        match &self.memory {
+            Memory::Zram(statistics) => field(statistics, 4),
+            Memory::Zswap { .. } | Memory::None => None,
+        }
     }
+
+    /// Bytes that it takes now, and that no group is charged for.
+    pub fn uncharged(&self) -> u64 {
+        match &self.memory {
+            Memory::None => 0,
+            Memory::Zram(statistics) => field(statistics, 2).unwrap_or(0),
+            Memory::Zswap { before } => zswap_bytes().unwrap_or(0).saturating_sub(*before),
+        }
+    }
+}
+
+/// What says how much memory is taken beside the group.
+#[derive(Debug)]
+enum Memory {
+    None,
+    /// Its `mm_stat`: original bytes, compressed, taken, the limit, the most taken.
+    Zram(PathBuf),
+    /// All zswap of the machine, and what that was before.
+    Zswap {
+        before: u64,
+    },
+}
+
+fn statistics_of_zram(device: &Path) -> PathBuf {
+    let name = device.file_name().unwrap_or_default();
+    Path::new("/sys/block").join(name).join("mm_stat")
+}
+
+fn field(statistics: &Path, n: usize) -> Option<u64> {
+    let text = fs::read_to_string(statistics).ok()?;
+    text.split_whitespace().nth(n)?.parse().ok()
+}
+
+fn zswap_bytes() -> Option<u64> {
+    zswap_in(&fs::read_to_string("/proc/meminfo").ok()?)
+}
+
+fn zswap_in(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|l| l.strip_prefix("Zswap:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
 }
 
 const ZSWAP: &str = "/sys/module/zswap/parameters/enabled";
@@ -488,6 +549,13 @@ mod tests {
         let page = header(256);
         assert_eq!(page[1024..1032], [1, 0, 0, 0, 255, 0, 0, 0]);
         assert_eq!(&page[4086..], b"SWAPSPACE2");
+    }
+
+    #[test]
+    fn all_zswap_of_the_machine() {
+        let text = "SwapFree:  1 kB\nZswap:             12 kB\nZswapped:  36 kB\n";
+        assert_eq!(zswap_in(text), Some(12 << 10));
+        assert_eq!(zswap_in("MemTotal: 1 kB\n"), None);
     }
 
     #[test]

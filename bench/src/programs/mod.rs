@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 
-use super::arena::{Arena, Encryption, Grant, Options, Side};
+use super::arena::{Arena, Encryption, Grant, Options, Side, Uncharged};
 use super::error::{io_error, Error};
+use super::swap_args::MARGIN;
 pub use args::{Kernel, ProgramsArgs};
-use hugeswap_host::cgroup::{Own, Version};
 use hugeswap_host::columns::align;
 use hugeswap_host::kernel_swap::{self, Backing, KernelSwap};
 use hugeswap_host::progress::Progress;
@@ -31,8 +31,6 @@ pub use result::tests::document as sample;
 pub use result::{cells, Document, Row, GOAL};
 use result::{Column, Device, End, LeftOut, Run};
 
-/// What hugeswap's `--memory` does not count of the group: cached files, and what is in flight.
-pub(super) const MARGIN: u64 = 16 * MIB;
 /// Below this hugeswap refuses to run.
 const LEAST_LIMIT: u64 = LEAST_MEMORY + MARGIN;
 const LEAST_SIZE: u64 = 128 * MIB;
@@ -158,12 +156,9 @@ fn refusal(kernel: Kernel, place: &Place, stop: &Interrupt) -> Result<Option<Str
             }
         }
         Kernel::Zswap if !kernel_swap::has_zswap() => Ok(Some("this kernel has no zswap".into())),
-        Kernel::Zswap if Own::find()?.version == Version::V1 => Ok(Some(
-            "the memory that zswap takes is charged to the group only with control groups of version 2".into(),
+        Kernel::Zswap if !matches!(place.disk, Backing::File(_)) => Ok(Some(
+            "zswap is compared with a swap file only: give a directory".into(),
         )),
-        Kernel::Zswap if !matches!(place.disk, Backing::File(_)) => {
-            Ok(Some("zswap is compared with a swap file only: give a directory".into()))
-        }
         Kernel::Zswap => Ok(None),
     }
 }
@@ -246,6 +241,7 @@ impl Backings {
             grant: Grant {
                 group: limit,
                 or_none: false,
+                uncharged: Uncharged::OnTop,
                 side: Side::Hugeswap(Options {
                     memory: Size::from_bytes(limit - MARGIN),
                     swap: std::slice::from_ref(&self.swap),
@@ -288,6 +284,11 @@ impl Backings {
             grant: Grant {
                 group,
                 or_none: false,
+                // zram's comes out of its own share.
+                uncharged: match kernel {
+                    Kernel::Zswap => Uncharged::TakenOff,
+                    Kernel::File | Kernel::Zram => Uncharged::OnTop,
+                },
                 side: Side::Kernel(swaps),
             },
         }
@@ -318,6 +319,7 @@ impl Bench<'_> {
         }
         let plain = Grant {
             or_none: false,
+            uncharged: Uncharged::OnTop,
             ..Grant::unlimited()
         };
         if program.has_input {
