@@ -74,6 +74,6 @@ pub enum Kernel {
     File,
     /// Compressed memory of two fifths of the limit, which the group has less; what does not fit goes to a swap file
     Zram,
-    /// A swap file with compressed memory before it, which the group has less
+    /// A swap file with compressed memory before it, charged to the group (version 2)
     Zswap,
 }

@@ -17,6 +17,7 @@ use super::arena::{Arena, Encryption, Grant, Options, Side, Uncharged};
 use super::error::{io_error, Error};
 use super::swap_args::MARGIN;
 pub use args::{Kernel, ProgramsArgs};
+use hugeswap_host::cgroup::{Own, Version};
 use hugeswap_host::columns::align;
 use hugeswap_host::kernel_swap::{self, Backing, KernelSwap};
 use hugeswap_host::progress::Progress;
@@ -156,9 +157,12 @@ fn refusal(kernel: Kernel, place: &Place, stop: &Interrupt) -> Result<Option<Str
             }
         }
         Kernel::Zswap if !kernel_swap::has_zswap() => Ok(Some("this kernel has no zswap".into())),
-        Kernel::Zswap if !matches!(place.disk, Backing::File(_)) => Ok(Some(
-            "zswap is compared with a swap file only: give a directory".into(),
+        Kernel::Zswap if Own::find()?.version == Version::V1 => Ok(Some(
+            "the memory that zswap takes is charged to the group only with control groups of version 2".into(),
         )),
+        Kernel::Zswap if !matches!(place.disk, Backing::File(_)) => {
+            Ok(Some("zswap is compared with a swap file only: give a directory".into()))
+        }
         Kernel::Zswap => Ok(None),
     }
 }
@@ -284,11 +288,7 @@ impl Backings {
             grant: Grant {
                 group,
                 or_none: false,
-                // zram's comes out of its own share.
-                uncharged: match kernel {
-                    Kernel::Zswap => Uncharged::TakenOff,
-                    Kernel::File | Kernel::Zram => Uncharged::OnTop,
-                },
+                uncharged: Uncharged::OnTop,
                 side: Side::Kernel(swaps),
             },
         }
