@@ -27,6 +27,9 @@ use hugeswap_host::undo::{Guard, Interrupt, Undo};
 /// What hugeswap may use above the limit: its own code and tables.
 const OVERHEAD: u64 = 64 * MIB;
 
+/// By how much a group's limit is changed at least: each time the kernel reclaims on another processor.
+const STEP: u64 = 256 << 10;
+
 /// How long nothing may be printed between two looks.
 const TICK: Duration = Duration::from_millis(5);
 
@@ -36,6 +39,8 @@ pub struct Arena {
     before: Option<(u64, u64)>,
     limit: u64,
     uncharged: Uncharged,
+    /// The limit that the group has now.
+    group_limit: Cell<u64>,
     peak: Cell<Option<u64>>,
     // The group goes before the swap, so that swapoff finds nothing in it.
     group: Option<Group>,
@@ -188,6 +193,7 @@ impl Arena {
             before: swap_counters(),
             limit: limits.memory,
             uncharged: grant.uncharged,
+            group_limit: Cell::new(limits.memory),
             peak: Cell::new(None),
             group,
             swaps,
@@ -254,8 +260,11 @@ impl Arena {
             return;
         };
         let taken: u64 = self.swaps.iter().map(KernelSwap::uncharged).sum();
+        let left = self.limit.saturating_sub(taken);
         // Where the kernel finds nothing to reclaim there is another look soon.
-        let _ = group.set_memory(self.limit.saturating_sub(taken));
+        if left.abs_diff(self.group_limit.get()) >= STEP && group.set_memory(left).is_ok() {
+            self.group_limit.set(left);
+        }
         let now = Some(group.usage().bytes + taken);
         self.peak.set(self.peak.get().max(now));
     }
