@@ -198,7 +198,6 @@ fn sides<'a>(
     let limit = args.memory.bytes();
     let plain = Grant {
         or_none: false,
-        uncharged: Uncharged::OnTop,
         ..Grant::unlimited()
     };
     let ours = Grant {

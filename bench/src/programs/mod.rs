@@ -319,7 +319,6 @@ impl Bench<'_> {
         }
         let plain = Grant {
             or_none: false,
-            uncharged: Uncharged::OnTop,
             ..Grant::unlimited()
         };
         if program.has_input {
