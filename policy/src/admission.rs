@@ -110,8 +110,9 @@ pub enum Admits {
 pub struct Fill {
     /// Pages of memory that it takes.
     pub pages: usize,
-    /// Pages that are in it.
+    /// Pages that are in it, and bytes of their places.
     pub stored: usize,
+    pub bytes: usize,
     /// Pages that the process may have.
     pub limit: i64,
 }
@@ -257,7 +258,8 @@ impl Admission {
         let limit = fill.limit.max(1) as f64;
         let (size, now) = (limit * f64::from(share) / f64::from(ONE), fill.pages as f64);
         let dense = match fill.stored >= PACKED {
-            true => fill.stored as f64 / now,
+            // Free places between them are to be had.
+            true => (fill.stored * PAGE_SIZE) as f64 / fill.bytes.max(1) as f64,
             false => 1.0 / part(&self.size).max(0.01),
         };
         let back = curve.ever();
@@ -365,6 +367,7 @@ mod tests {
             let fill = Fill {
                 pages: pool.len() / ratio,
                 stored: pool.len(),
+                bytes: pool.len() * PAGE_SIZE / ratio,
                 limit: MEMORY as i64,
             };
             let place = |page: usize| {
@@ -466,6 +469,7 @@ mod tests {
         let fill = |pages| Fill {
             pages,
             stored: 0,
+            bytes: 0,
             limit: 1280,
         };
         let at = |pages| a.brings(fill(pages), 320);
@@ -515,6 +519,7 @@ mod tests {
             a.leave(Pmd(i), PageMask::FULL, 512 * i, || Fill {
                 pages: 0,
                 stored: 0,
+                bytes: 0,
                 limit: 1280,
             });
             a.come_back(
@@ -524,6 +529,7 @@ mod tests {
                 || Fill {
                     pages: 0,
                     stored: 0,
+                    bytes: 0,
                     limit: 1280,
                 },
             );
@@ -555,6 +561,7 @@ mod tests {
                 Fill {
                     pages: 100,
                     stored: 500,
+                    bytes: 100 * PAGE_SIZE,
                     limit: 1280,
                 }
             });

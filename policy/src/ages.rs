@@ -23,8 +23,11 @@ const PARTS: usize = 4;
 /// Ages below this have one each.
 const EACH: u32 = 4;
 const BUCKETS: usize = (u32::BITS as usize - 1) * PARTS;
-/// When so many have left, and as many come back, half of what was counted is forgotten.
-const MEMORY: u32 = 256;
+/// When so many have left, and as many come back, half of what was counted is forgotten. With fewer, the pages that are
+/// away longest are too few to tell where a program's memory ends.
+const MEMORY: u32 = 1024;
+/// How many come back at all is forgotten sooner: what leaves while a program fills its memory says nothing of that.
+const LATELY: u32 = 256;
 /// One that came back, in parts: halves are to be counted, too.
 const ONE: u32 = 16;
 /// After how many that left it is noted how old those are that are away.
@@ -165,7 +168,7 @@ impl Ages {
         if let Some(place) = place {
             place.store(what | u64::from(now), Relaxed);
         }
-        if self.left.fetch_add(1, Relaxed) + 1 >= MEMORY {
+        if self.left.fetch_add(1, Relaxed) + 1 >= LATELY {
             halve(&self.left);
             halve(&self.came);
         }

@@ -324,6 +324,10 @@ impl<'e> Reclaim<'e> {
     fn write_back(&mut self, evicted: &mut bool) {
         let mut patience = WRITE_BACKS;
         while self.cache.has_too_much_compressed() && !self.cache.full.load(Relaxed) {
+            // What has left it lay here and there, and left no block empty.
+            if self.cache.empty_a_block() {
+                continue;
+            }
             let Some(slot) = self.write_slot().filter(|_| patience > 0) else {
                 return;
             };

@@ -5,7 +5,7 @@ mod fake;
 mod truth;
 mod world;
 
-use super::To;
+use super::{To, WRITE_BACK};
 use crate::policy::Unit;
 use fake::Refusal;
 use truth::Setup;
@@ -316,4 +316,34 @@ fn a_hot_folio_comes_back_whole() {
         );
         told.0.finish();
     }
+}
+
+/// What is on a device, too, leaves compressed memory a little at a time: when that is a little too large the rest stays.
+#[test]
+fn clean_pages_leave_compressed_memory_in_turns() {
+    let setup = Setup {
+        compress: 50,
+        ..WHOLE
+    };
+    let mut world = World::new(setup);
+    let told = Tell(&mut world);
+    let begin = [
+        Event::Write(0, Unit::Whole),
+        Event::WriteMany(0, 512),
+        Event::Deactivate,
+        Event::Leave(To::Device),
+        Event::End,
+    ];
+    let back = (0..512).step_by(8);
+    let back = back.flat_map(|page| [Event::Read(page, Unit::Pages(8)), Event::End]);
+    let out = [Event::Deactivate, Event::Leave(To::Memory)];
+    for event in begin.into_iter().chain(back).chain(out) {
+        told.0.happen(event);
+    }
+    let before = told.0.compressed();
+    told.0.happen(Event::WriteBack);
+    let after = told.0.compressed();
+    assert!(before > 2 * WRITE_BACK, "{before}");
+    assert_eq!(after, before - WRITE_BACK);
+    told.0.finish();
 }

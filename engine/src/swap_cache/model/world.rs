@@ -284,6 +284,10 @@ impl World {
         self.inner.snapshot().io == IoState::Inactive
     }
 
+    pub fn compressed(&self) -> usize {
+        self.inner.snapshot().compressed.count()
+    }
+
     fn is_settled(&self) -> bool {
         let range = self.cache().ranges.get(self.inner.pmd);
         let settled = range.unwrap().lock().io().is_settled();

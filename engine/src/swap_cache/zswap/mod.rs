@@ -385,6 +385,7 @@ impl<M: Memory> SwapCache<M> {
         Fill {
             pages: pool.pages(),
             stored: pool.stored(),
+            bytes: pool.object_bytes(),
             limit: self.charge.limit(),
         }
     }
@@ -466,17 +467,26 @@ impl<M: Memory> SwapCache<M> {
     /// Moves what is in compressed memory together, where much of that is unused; a little at a time. For the
     /// reclaim thread.
     pub fn compact_compressed(&self) {
-        let Some(pool) = &self.zswap.pool else { return };
         for _ in 0..COMPACT {
-            if !pool.is_sparse() {
+            let is_sparse = self.zswap.pool.as_ref().is_some_and(|p| p.is_sparse());
+            if !is_sparse || !self.empty_a_block() {
                 return;
             }
-            let Some(shrunk) = pool.compact(|handle| self.relocate(pool, handle)) else {
-                return;
-            };
-            self.shrunk(shrunk);
-            self.stats().zswap_compacted.inc();
         }
+    }
+
+    /// Has what is in one block of compressed memory lie in others. Whether that has given memory back. For the
+    /// reclaim thread.
+    pub fn empty_a_block(&self) -> bool {
+        let Some(pool) = &self.zswap.pool else {
+            return false;
+        };
+        let Some(shrunk) = pool.compact(|handle| self.relocate(pool, handle)) else {
+            return false;
+        };
+        self.shrunk(shrunk);
+        self.stats().zswap_compacted.inc();
+        shrunk.0 > 0
     }
 
     /// Has an object lie elsewhere, if it is a range's.
@@ -515,21 +525,18 @@ impl<M: Memory> SwapCache<M> {
             self.enqueue(pmd, &mut g);
             return WriteBack::Later;
         }
-        let clean = g.compressed.and(g.swapped);
+        let clean = g.compressed.and(g.swapped).first(WRITE_BACK);
         self.drop_compressed(pmd, &mut g, clean);
-        let all = g.compressed;
-        if all.is_empty() {
-            return WriteBack::Freed;
-        }
         // What is left has its turn at the end.
         self.enqueue(pmd, &mut g);
+        let all = g.compressed;
+        if !clean.is_empty() || all.is_empty() {
+            return WriteBack::Freed;
+        }
         let Some(frame) = self.take_empty_for_pieces() else {
             return WriteBack::Later;
         };
-        let mut pages = PageMask::EMPTY;
-        for page in all.runs().flatten().take(WRITE_BACK) {
-            pages.insert(page);
-        }
+        let pages = all.first(WRITE_BACK);
         self.charge.charge(pages.count());
         let opened = self.open_into(frame, pmd, &mut g, pages);
         self.charge.uncharge(pages.minus(opened).count());
