@@ -38,7 +38,7 @@ const FULL_NS: u64 = 100_000_000;
 /// Buffers that pages are sealed into are given back when nothing was written for so long; those that only folios need, when
 /// none of them was.
 const BUFFERS_NS: u64 = 1_000_000_000;
-/// Ranges whose compressed pages go on at a time, at most.
+/// Blocks of compressed memory that are emptied, and ranges whose pages there go on, at a time at most.
 const WRITE_BACKS: usize = 16;
 /// How long reclaim rests after a round in which it could do nothing; where there is nothing to do; and while the
 /// program has no memory of ours.
@@ -322,13 +322,16 @@ impl<'e> Reclaim<'e> {
 
     /// Has compressed memory become as small as it should be.
     fn write_back(&mut self, evicted: &mut bool) {
-        let mut patience = WRITE_BACKS;
-        while self.cache.has_too_much_compressed() && !self.cache.full.load(Relaxed) {
+        for _ in 0..WRITE_BACKS {
+            if !self.cache.has_too_much_compressed() || self.cache.full.load(Relaxed) {
+                return;
+            }
             // What has left it lay here and there, and left no block empty.
             if self.cache.empty_a_block() {
+                *evicted = true;
                 continue;
             }
-            let Some(slot) = self.write_slot().filter(|_| patience > 0) else {
+            let Some(slot) = self.write_slot() else {
                 return;
             };
             if self.inactive.is_full() {
@@ -338,7 +341,6 @@ impl<'e> Reclaim<'e> {
             if self.writing() > 0 && self.cache.charge.room() < WRITE_BACK as i64 {
                 return;
             }
-            patience -= 1;
             let taken = match self.cache.begin_write_back() {
                 WriteBack::Nothing => return,
                 WriteBack::Later => continue,
