@@ -21,7 +21,7 @@ use hugeswap_host::cgroup::{self, Group, Limits, Swap, Usage};
 use hugeswap_host::kernel_swap::{Backing, KernelSwap};
 use hugeswap_host::os;
 use hugeswap_host::size::{Size, MIB};
-use hugeswap_host::swap_spec::SwapSpec;
+use hugeswap_host::swap_spec::{self, SwapSpec};
 use hugeswap_host::undo::{Guard, Interrupt, Undo};
 
 /// What hugeswap may use above the limit: its own code and tables.
@@ -78,7 +78,7 @@ pub enum Side<'a> {
 /// Of `hugeswap run`.
 pub struct Options<'a> {
     pub memory: Size,
-    /// One at least; all are used in turn.
+    /// All are used in turn; compressed memory alone where there is none.
     pub swap: &'a [SwapSpec],
     pub room: u64,
     /// Used before `swap`: memory of this size, which the group has more.
@@ -363,7 +363,10 @@ fn hugeswap_run(options: &Options<'_>, stats: &Path) -> Result<Vec<OsString>, Er
         };
         words.extend(["--swap".into(), swap]);
     }
-    words.extend(["--swap-size".into(), options.room.to_string().into()]);
+    match options.swap {
+        [] => words.extend(["--swap".into(), swap_spec::NOWHERE.into()]),
+        _ => words.extend(["--swap-size".into(), options.room.to_string().into()]),
+    }
     if let Some(share) = options.compress {
         words.extend(["--compress".into(), share.into()]);
     }

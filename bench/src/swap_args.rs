@@ -10,7 +10,7 @@ use super::workload::Workload;
 use hugeswap_host::kernel_swap::{mthp_switches, Backing};
 use hugeswap_host::size::{Size, MIB};
 use hugeswap_host::sizing::LEAST_MEMORY;
-use hugeswap_host::swap_spec::{self, SpecError, SwapSpec, Target};
+use hugeswap_host::swap_spec::{self, SpecError, SwapSpec, Target, Where};
 
 #[derive(clap::Args, Debug, Clone)]
 pub struct SwapArgs {
@@ -46,9 +46,10 @@ pub struct SwapArgs {
     #[arg(long, value_name = "RATIO", value_parser = ratio)]
     pub compressible: Option<f64>,
 
-    /// Measure hugeswap with this 'run --compress': auto, off, or a share of the limit as in 40%
-    #[arg(long, value_name = "SHARE", default_value = "off", value_parser = share_of_compressed)]
-    pub compress: String,
+    /// Measure hugeswap with this 'run --compress': auto, off, or a share of the limit as in 40% [default: off; auto
+    /// with '--swap none']
+    #[arg(long, value_name = "SHARE", value_parser = share_of_compressed)]
+    pub compress: Option<String>,
 
     /// Data in all, divided among the processes [default: twice --memory]
     #[arg(long, value_name = "SIZE")]
@@ -58,10 +59,10 @@ pub struct SwapArgs {
     #[arg(long, value_name = "SIZE", default_value = "512M")]
     pub memory: Size,
 
-    /// Where to swap: a directory, a file, a block device, or 'ram'; hugeswap alone can have several [default: a
-    /// directory on a disk]
-    #[arg(long, value_name = "SPEC", value_parser = swap_spec::parser())]
-    pub swap: Vec<SwapSpec>,
+    /// Where to swap: a directory, a file, a block device, 'ram', or 'none' for compressed memory alone; hugeswap alone
+    /// can have several [default: a directory on a disk]
+    #[arg(long, value_name = "SPEC", value_parser = swap_spec::spec_parser())]
+    pub swap: Vec<Where<SwapSpec>>,
 
     /// Compare with the kernel's own swap, or with hugeswap without encryption; 'kernel' takes what fits --swap
     #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
@@ -87,9 +88,9 @@ pub struct SwapArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Against {
-    /// A swap file for a directory, zram for 'ram'
+    /// A swap file for a directory, zram for 'ram' and 'none'
     Kernel,
-    /// A swap file in the same directory
+    /// A swap file in the same directory, with 'none' in the one that is used by default
     File,
     /// Compressed memory, lz4
     Zram,
@@ -167,7 +168,7 @@ pub struct Plan {
     /// Per process.
     pub share: Size,
     pub memory: Size,
-    /// One at least.
+    /// None where hugeswap has compressed memory alone.
     pub swap: Vec<SwapSpec>,
     pub contestants: Vec<Contestant>,
     pub runs: u32,
@@ -207,6 +208,10 @@ pub enum PlanError {
     NoDirectory(&'static str),
     /// The kernel's swap has one.
     SeveralPlaces,
+    /// Another place besides 'none'.
+    NowhereAndSomewhere,
+    /// Nothing could leave.
+    NothingToSwapTo,
     /// Below this `run` refuses, or not even the worker's code and page tables fit.
     MemoryTooSmall {
         memory: Size,
@@ -247,6 +252,14 @@ impl fmt::Display for PlanError {
                 f,
                 "several --swap are for hugeswap alone: leave --against out, or give one place for both sides"
             ),
+            PlanError::NowhereAndSomewhere => write!(
+                f,
+                "'--swap none' is for compressed memory alone: leave the other --swap out"
+            ),
+            PlanError::NothingToSwapTo => write!(
+                f,
+                "'--swap none' with '--compress off' leaves no place to swap to: leave one of them out"
+            ),
             PlanError::MemoryTooSmall { memory, least } => write!(
                 f,
                 "--memory {memory} is too little to run anything: give {} or more",
@@ -274,11 +287,11 @@ impl SwapArgs {
             writes: None,
             theta: None,
             compressible: None,
-            compress: "off".to_owned(),
+            compress: None,
             size: None,
             memory,
             same_total: false,
-            swap: vec![swap],
+            swap: vec![Where::Place(swap)],
             against: vec![against],
             only: None,
             runs: 3,
@@ -316,7 +329,14 @@ impl SwapArgs {
             processes: self.processes,
             threads,
         })?;
-        let (swap, contestants) = contestants(&self.swap, &self.against, self.only)?;
+        let swap = places(&self.swap)?;
+        let contestants = contestants(&swap, &self.against, self.only)?;
+        let compress = match (&self.compress, swap.is_empty()) {
+            (Some(share), true) if share == "off" => return Err(PlanError::NothingToSwapTo),
+            (Some(share), _) => share.as_str(),
+            (None, true) => "auto",
+            (None, false) => "off",
+        };
         let workers = u64::from(self.processes) * u64::from(threads);
         let pages = share.bytes() / u64::from(threads) / PAGE;
         let accesses = match self.accesses {
@@ -333,7 +353,7 @@ impl SwapArgs {
             writes: self.writes,
             theta: self.theta,
             compressible: self.compressible,
-            compress: self.compress.clone(),
+            compress: compress.to_owned(),
             total,
             share,
             memory: self.memory,
@@ -344,16 +364,29 @@ impl SwapArgs {
     }
 }
 
-/// Who is measured, hugeswap first, and where both swap to.
+/// Where hugeswap swaps to: no place at all with `none`.
+fn places(given: &[Where<SwapSpec>]) -> Result<Vec<SwapSpec>, PlanError> {
+    if given.is_empty() {
+        return Ok(vec![SwapSpec::Path(swap_spec::default_directory()?)]);
+    }
+    let places = given.iter().filter_map(|place| match place {
+        Where::Nowhere => None,
+        Where::Place(spec) => Some(spec.clone()),
+    });
+    let places: Vec<SwapSpec> = places.collect();
+    match places.len() {
+        n if n == given.len() => Ok(places),
+        0 => Ok(places),
+        _ => Err(PlanError::NowhereAndSomewhere),
+    }
+}
+
+/// Who is measured, hugeswap first, which swaps to these places.
 pub fn contestants(
     swap: &[SwapSpec],
     against: &[Against],
     only: Option<Side>,
-) -> Result<(Vec<SwapSpec>, Vec<Contestant>), PlanError> {
-    let swap = match swap {
-        [] => vec![SwapSpec::Path(swap_spec::default_directory()?)],
-        given => given.to_vec(),
-    };
+) -> Result<Vec<Contestant>, PlanError> {
     let targets: Vec<Target> = swap
         .iter()
         .map(SwapSpec::resolve)
@@ -376,7 +409,7 @@ pub fn contestants(
             }
         }
     }
-    Ok((swap, contestants))
+    Ok(contestants)
 }
 
 /// Who hugeswap is compared with.
@@ -384,10 +417,13 @@ fn rivals(against: Against, targets: &[Target]) -> Result<Vec<Contestant>, PlanE
     if against == Against::Unencrypted {
         return Ok(vec![Contestant::Unencrypted]);
     }
-    let [target] = targets else {
-        return Err(PlanError::SeveralPlaces);
+    let backings = match targets {
+        // zram is what stands against compressed memory alone, and what needs a directory takes the usual one.
+        [] if against == Against::Kernel => backings(against, &Target::Ram)?,
+        [] => backings(against, &Target::Directory(swap_spec::default_directory()?))?,
+        [target] => backings(against, target)?,
+        _ => return Err(PlanError::SeveralPlaces),
     };
-    let backings = backings(against, target)?;
     Ok(backings.into_iter().map(Contestant::Kernel).collect())
 }
 
@@ -439,6 +475,9 @@ impl Plan {
 
     /// Where hugeswap swaps to, for people.
     pub fn places(&self) -> String {
+        if self.swap.is_empty() {
+            return swap_spec::NOWHERE.to_owned();
+        }
         let places: Vec<String> = self.swap.iter().map(ToString::to_string).collect();
         places.join(" and ")
     }
@@ -515,6 +554,10 @@ mod tests {
             ["hugeswap"]
         );
         assert_eq!(
+            names("--swap none --against kernel,zram"),
+            ["hugeswap", "zram lz4", "zram lz4, all mTHP"]
+        );
+        assert_eq!(
             names("--swap / --swap /tmp --against unencrypted"),
             ["hugeswap", "not encrypted"]
         );
@@ -530,10 +573,21 @@ mod tests {
         assert!(message("--swap / --memory 1M").contains("48M"));
         assert!(message("--swap / --memory 1M --same-total").contains("64M"));
         assert!(message("--swap /nowhere/at/all").contains("mkdir"));
+        assert!(message("--swap none --swap /").contains("leave the other"));
+        assert!(message("--swap none --compress off").contains("no place"));
         for line in ["--against kernel", "--against zram", "--only kernel"] {
             let message = message(&format!("--swap / --swap /tmp {line}"));
             assert!(message.contains("several --swap"), "{message}");
         }
+    }
+
+    #[test]
+    fn compressed_memory_alone_is_on() {
+        let compress = |line: &str| plan(line).unwrap().compress;
+        assert_eq!(compress("--swap none"), "auto");
+        assert_eq!(compress("--swap none --compress 40%"), "40%");
+        assert_eq!(compress("--swap /"), "off");
+        assert_eq!(plan("--swap none").unwrap().places(), "none");
     }
 
     #[test]

@@ -91,11 +91,11 @@ pub fn parser() -> impl TypedValueParser<Value = SwapSpec> {
     OsStringValueParser::new().try_map(SwapSpec::parse)
 }
 
-/// What `run` takes.
+/// What `run` takes, and the tests of swap.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Where {
+pub enum Where<P = Place> {
     Nowhere,
-    Place(Place),
+    Place(P),
 }
 
 /// A place as `run` takes it: with a size and a priority of its own.
@@ -185,6 +185,14 @@ impl Options {
 }
 
 /// For clap, as [`parser`]. A directory called `none` is reached as `./none`.
+pub fn spec_parser() -> impl TypedValueParser<Value = Where<SwapSpec>> {
+    OsStringValueParser::new().try_map(|text| match text == NOWHERE {
+        true => Ok(Where::Nowhere),
+        false => SwapSpec::parse(text).map(Where::Place),
+    })
+}
+
+/// The same, with a place's size and priority.
 pub fn place_parser() -> impl TypedValueParser<Value = Where> {
     OsStringValueParser::new().try_map(|text| {
         if text == NOWHERE {
