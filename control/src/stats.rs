@@ -125,8 +125,10 @@ counters! {
     zswpout: Sum,
     /// Base pages that went on from compressed memory to a device.
     zswpwb: Sum,
-    /// Of these, the ones that Zstandard has compressed.
+    /// Base pages that Zstandard has compressed.
     zswpout_zstd: Sum,
+    /// Base pages that the fault handler has compressed while it waited for memory.
+    zswpout_direct: Sum,
     /// Nanoseconds for compressing pages.
     zswpout_ns: Sum,
     /// Nanoseconds for getting pages back.

@@ -3,6 +3,7 @@
 
 use crate::control::link::Request;
 use crate::control::{Control, Proc};
+use crate::progress::Progress;
 use crate::sys::thread;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
 
@@ -15,6 +16,8 @@ pub struct Charge {
     proc: AtomicPtr<Proc>,
     /// The connection with the supervisor, in the table of the engine's threads.
     link: AtomicI32,
+    /// Of making memory free.
+    pub progress: Progress,
 }
 
 impl Charge {
@@ -24,6 +27,7 @@ impl Charge {
             id: AtomicU32::new(id),
             proc: AtomicPtr::new(core::ptr::from_ref(proc).cast_mut()),
             link: AtomicI32::new(link),
+            progress: Progress::default(),
         }
     }
 

@@ -25,6 +25,8 @@ pub use hugeswap_seal as seal;
 pub use hugeswap_control as control;
 pub use hugeswap_control::stats;
 
+pub mod progress;
+
 pub mod charge;
 pub mod pressure;
 

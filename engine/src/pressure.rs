@@ -20,8 +20,6 @@ pub struct Kick<'e> {
 /// What the reclaim thread and those who wait for it share.
 #[derive(Default)]
 pub struct Pressure {
-    /// Bumped whenever something was freed.
-    progress: AtomicU32,
     /// The thread's number.
     tid: AtomicU32,
     /// The handler's thread number while it runs as SCHED_IDLE beside the program (`fault::colocation`).
@@ -131,15 +129,18 @@ impl<'e> Kick<'e> {
         self.pressure.starving.load(Acquire) != 0
     }
 
-    /// Sleeps until reclaim has freed something, two milliseconds at most.
-    pub fn wait_for_progress(&self) {
-        let seen = self.pressure.progress.load(Acquire);
-        futex::wait(&self.pressure.progress, seen, Some(2), Scope::Process);
+    /// Sleeps until reclaim has freed something, or can be helped; two milliseconds at most.
+    pub fn wait_for_progress(&self, seen: u32) {
+        self.charge.progress.wait(seen);
+    }
+
+    /// What to wait for more of.
+    pub fn progress(&self) -> u32 {
+        self.charge.progress.seen()
     }
 
     pub fn made_progress(&self) {
-        self.pressure.progress.fetch_add(1, Release);
-        futex::wake(&self.pressure.progress, u32::MAX, Scope::Process);
+        self.charge.progress.make();
     }
 
     /// A fault took so many pages for a walk or a first touch; none for a jump. Only the handler calls this.

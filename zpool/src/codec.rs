@@ -45,13 +45,37 @@ fn only_word(page: &Page) -> Option<[u8; WORD]> {
 struct Workspace {
     at: *mut c_void,
     bytes: usize,
+    state: Use,
+}
+
+/// Whether memory takes room, which it does from its first use on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    None,
+    Begun,
+    Told,
 }
 
 impl Workspace {
     fn new(bytes: usize) -> Result<Workspace, Errno> {
         let bytes = bytes.next_multiple_of(PAGE_SIZE);
         let at = mem::map_anon(bytes)?.cast();
-        Ok(Workspace { at, bytes })
+        let state = Use::None;
+        Ok(Workspace { at, bytes, state })
+    }
+
+    fn is_used(&mut self) {
+        if self.state == Use::None {
+            self.state = Use::Begun;
+        }
+    }
+
+    fn newly_used(&mut self) -> usize {
+        if self.state != Use::Begun {
+            return 0;
+        }
+        self.state = Use::Told;
+        self.bytes
     }
 }
 
@@ -97,9 +121,9 @@ impl Encoder {
         })
     }
 
-    /// Bytes that it takes.
-    pub fn bytes(&self) -> usize {
-        self.workspace.bytes
+    /// Bytes of memory that it takes since this was asked last.
+    pub fn newly_used(&mut self) -> usize {
+        self.workspace.newly_used()
     }
 
     /// Compresses the page; how, and how many bytes it takes. None where they would be more than `to` has.
@@ -114,6 +138,7 @@ impl Encoder {
     }
 
     fn zstd(&mut self, from: &Page, to: &mut [u8]) -> Option<usize> {
+        self.workspace.is_used();
         // SAFETY: both lengths are those of the memory given; the context is ours.
         unsafe {
             let n = zstd_sys::ZSTD_compress_advanced(
@@ -175,9 +200,9 @@ impl Decoder {
         })
     }
 
-    /// Bytes that it takes.
-    pub fn bytes(&self) -> usize {
-        self.workspace.bytes
+    /// Bytes of memory that it takes since this was asked last.
+    pub fn newly_used(&mut self) -> usize {
+        self.workspace.newly_used()
     }
 
     /// The page again. Whatever the bytes are, nothing is written but `to`.
@@ -196,6 +221,7 @@ impl Decoder {
     }
 
     fn open_zstd(&mut self, from: &[u8], to: &mut Page) -> Result<(), Wrong> {
+        self.workspace.is_used();
         // SAFETY: both lengths are those of the memory given, against which Zstandard checks what it reads; the
         // context is ours.
         let n = unsafe {
@@ -259,6 +285,20 @@ mod tests {
             let cut = &small[..n - 1];
             assert_eq!(decoder.decompress(codec, cut, &mut back), Err(Wrong));
         }
+    }
+
+    #[test]
+    fn memory_is_told_of_once_it_is_used() {
+        let (mut encoder, mut decoder) = (Encoder::new().unwrap(), Decoder::new().unwrap());
+        let text: Page = core::array::from_fn(|i| b"a page of words, "[i % 17]);
+        let (mut small, mut back) = ([0; 3000], [0; PAGE_SIZE]);
+        for (codec, used) in [(Codec::Lz4, false), (Codec::Zstd, true)] {
+            let (_, n) = encoder.compress(codec, &text, &mut small).unwrap();
+            decoder.decompress(codec, &small[..n], &mut back).unwrap();
+            assert_eq!(encoder.newly_used() > 0, used, "{codec:?}");
+            assert_eq!(decoder.newly_used() > 0, used, "{codec:?}");
+        }
+        assert_eq!((encoder.newly_used(), decoder.newly_used()), (0, 0));
     }
 
     #[test]

@@ -45,12 +45,15 @@ pub struct Zpool {
     open: AtomicUsize,
     stored: AtomicUsize,
     choice: Choice,
-    encoder: Mutex<Encoder>,
-    /// One for each thread that gets pages back, so that none waits for another.
+    /// One for each thread, so that none waits for another.
+    encoders: [Mutex<Encoder>; 2],
     decoders: [Mutex<Decoder>; 2],
+    /// Pages of memory that they take, and those of which nobody was told yet.
+    codecs: AtomicUsize,
+    newly_used: AtomicUsize,
 }
 
-/// Who gets a page back.
+/// Who stores a page, or gets it back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
     Handler = 0,
@@ -73,6 +76,8 @@ pub struct Owner {
 pub enum How {
     /// If it becomes small enough.
     Small,
+    /// The same by LZ4, whatever pays.
+    Quickly,
     /// As it is, if it does not.
     Anyhow,
     AsIs,
@@ -102,16 +107,29 @@ impl Zpool {
             open: AtomicUsize::new(0),
             stored: AtomicUsize::new(0),
             choice: Choice::new(codec),
-            encoder: Mutex::new(Encoder::new()?),
+            encoders: [Mutex::new(Encoder::new()?), Mutex::new(Encoder::new()?)],
             decoders: [Mutex::new(Decoder::new()?), Mutex::new(Decoder::new()?)],
+            codecs: AtomicUsize::new(0),
+            newly_used: AtomicUsize::new(0),
         })
     }
 
-    /// Pages of memory that it takes beside what is stored.
-    pub fn own_pages(&self) -> usize {
-        let all = self.decoders.iter().map(|d| d.lock().bytes());
-        let pages = |bytes: usize| bytes.div_ceil(PAGE_SIZE);
-        pages(self.encoder.lock().bytes()) + all.map(pages).sum::<usize>()
+    /// Pages of memory that the codecs take.
+    pub fn codec_pages(&self) -> usize {
+        self.codecs.load(Relaxed)
+    }
+
+    /// How many more they take than when this was asked last.
+    pub fn newly_used(&self) -> Pages {
+        Pages(self.newly_used.swap(0, Relaxed))
+    }
+
+    fn note_use(&self, bytes: usize) {
+        if bytes > 0 {
+            let pages = bytes.div_ceil(PAGE_SIZE);
+            self.codecs.fetch_add(pages, Relaxed);
+            self.newly_used.fetch_add(pages, Relaxed);
+        }
     }
 
     /// Where objects begin, and the table of blocks: for the reader of a core file.
@@ -143,9 +161,9 @@ impl Zpool {
             return self.put(page, None, most);
         }
         let mut small = [0; LARGEST];
-        let compressed = match by {
-            By::Reclaim => self.compress(page, &mut small[HEAD..]),
-            By::Handler => codec::compress_quickly(page, &mut small[HEAD..]),
+        let compressed = match how {
+            How::Quickly => codec::compress_quickly(page, &mut small[HEAD..]),
+            _ => self.compress(page, &mut small[HEAD..], by),
         };
         match compressed {
             Some((codec, n)) => {
@@ -164,10 +182,11 @@ impl Zpool {
     /// The bytes that a page would take, if it became small enough, and the ns that compressing it takes.
     pub fn try_out(&self, page: &Page) -> (Option<usize>, u64) {
         let mut small = [0; LARGEST];
-        let mut encoder = self.encoder.lock();
+        let mut encoder = self.encoders[By::Reclaim as usize].lock();
         self.compare(&mut encoder, page, &mut small[HEAD..]);
         let start = thread::now_ns();
         let made = encoder.compress(self.choice.codec(), page, &mut small[HEAD..]);
+        self.note_use(encoder.newly_used());
         (made.map(|(_, n)| n + HEAD), thread::now_ns() - start)
     }
 
@@ -176,10 +195,14 @@ impl Zpool {
         self.choice.reads_take(ns);
     }
 
-    fn compress(&self, page: &Page, to: &mut [u8]) -> Option<(Codec, usize)> {
-        let mut encoder = self.encoder.lock();
-        self.compare(&mut encoder, page, to);
-        encoder.compress(self.choice.codec(), page, to)
+    fn compress(&self, page: &Page, to: &mut [u8], by: By) -> Option<(Codec, usize)> {
+        let mut encoder = self.encoders[by as usize].lock();
+        if by == By::Reclaim {
+            self.compare(&mut encoder, page, to);
+        }
+        let made = encoder.compress(self.choice.codec(), page, to);
+        self.note_use(encoder.newly_used());
+        made
     }
 
     /// Now and then the page is compressed by both codecs, to see which is better.
@@ -208,6 +231,7 @@ impl Zpool {
                 let mut back = [0; PAGE_SIZE];
                 let mut decoder = self.decoders[By::Reclaim as usize].lock();
                 decoder.decompress(codec, &to[..n], &mut back).ok()?;
+                self.note_use(decoder.newly_used());
                 n
             }
             None => PAGE_SIZE,
@@ -253,7 +277,10 @@ impl Zpool {
         let (at, size) = self.slab.lock().offset(handle).ok_or(Wrong)?;
         // SAFETY: an object that is in use is accessible, and does not change.
         let object = unsafe { core::slice::from_raw_parts((self.base + at) as *const u8, size) };
-        open_object(object, to, &mut self.decoders[by as usize].lock())
+        let mut decoder = self.decoders[by as usize].lock();
+        let opened = open_object(object, to, &mut decoder);
+        self.note_use(decoder.newly_used());
+        opened
     }
 
     /// Whose the object is, as it says; none if there is none, or it is a page as it is.
@@ -368,7 +395,7 @@ impl Zpool {
     /// In a forked child, where whoever held the lock does not exist.
     pub fn reset_lock(&self) {
         self.slab.reset();
-        self.encoder.reset();
+        self.encoders.iter().for_each(Mutex::reset);
         self.decoders.iter().for_each(Mutex::reset);
     }
 }

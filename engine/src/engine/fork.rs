@@ -49,7 +49,7 @@ impl Engine {
         let mut in_vain = 0;
         while c.charged() > cap && in_vain < 500 {
             self.kick().kick();
-            self.kick().wait_for_progress();
+            self.kick().wait_for_progress(self.kick().progress());
             in_vain = if c.charged() < before { 0 } else { in_vain + 1 };
             before = before.min(c.charged());
         }

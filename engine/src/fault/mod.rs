@@ -52,6 +52,9 @@ const MOMENT: libc::timespec = libc::timespec {
     tv_nsec: 1_000_000,
 };
 
+/// Batches that the handler takes off reclaim's hands before it looks for other faults.
+const HELP: usize = 8;
+
 /// How often is looked whether faults that wait for their turn may go on, and the supervisor is told what time the
 /// engine has taken.
 const LOOK_NS: u64 = 5_000_000;
@@ -555,9 +558,16 @@ impl<'e> Handler<'e> {
         self.kick.kick();
         self.io.kick();
         self.serve_reclaim();
-        if !self.reap(Until::Now) {
-            self.kick.wait_for_progress();
+        let seen = self.kick.progress();
+        if !self.reap(Until::Now) && !self.help_reclaim(seen) {
+            self.kick.wait_for_progress(seen);
         }
+    }
+
+    /// Until there is more progress than was `seen`, and not for long. False where nothing is to be done.
+    fn help_reclaim(&self, seen: u32) -> bool {
+        let goes_on = || self.kick.progress() == seen && self.cache.help_to_store();
+        (0..HELP).take_while(|_| goes_on()).count() > 0
     }
 
     fn end_stall(&self, stalled: bool) {

@@ -163,7 +163,6 @@ impl SwapCache {
 impl<M: Memory> SwapCache<M> {
     pub fn new(memory: M, charge: Charge, abilities: Abilities) -> Result<SwapCache<M>, Errno> {
         let zswap = Zswap::new(&charge.control.settings)?;
-        charge.charge(zswap.own_pages());
         Ok(SwapCache {
             ranges: Ranges::new()?,
             lru: Lru::default(),

@@ -59,7 +59,7 @@ impl<M: Memory> SwapCache<M> {
             // SAFETY: the page was read into a buffer, which is this thread's until it is put back.
             let from = unsafe { &*(at(page) as *const Page) };
             let owner = Owner { pmd, page };
-            if let Some(s) = pool.store(from, owner, How::Small, most, By::Handler) {
+            if let Some(s) = pool.store(from, owner, How::Quickly, most, By::Handler) {
                 self.charge.charge(s.grown.0);
                 table.set(page, Some(s.handle));
                 stored.insert(page);

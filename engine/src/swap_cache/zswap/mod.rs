@@ -4,6 +4,7 @@
 //! A page in `compressed` has an object in the pool, named by the range's table of handles. Under the range's
 //! lock pages come and go; without it, while the range is being written, they are only made.
 
+mod batches;
 mod beside;
 
 use super::frames::Left;
@@ -16,6 +17,7 @@ use crate::sys::thread::now_ns;
 use crate::sys::Errno;
 use crate::vma::{Had, IoState, Queue, RangeGuard};
 use crate::zpool::{By, Codec, Handle, How, Owner, Pages, Zpool, LARGEST};
+use batches::{Batches, Made};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Percent of the limit that compressed memory takes at most where there is no device.
@@ -38,6 +40,18 @@ pub struct Zswap {
     alone: bool,
     admission: Admission,
     queue: Queue,
+    /// What is being compressed.
+    batches: Box<Batches<Store>>,
+}
+
+/// Pages of a range in a frame are to be stored.
+#[derive(Clone, Copy)]
+struct Store {
+    pmd: Pmd,
+    frame: Frame,
+    how: How,
+    /// Pages that the pool may have.
+    most: usize,
 }
 
 impl Zswap {
@@ -52,6 +66,7 @@ impl Zswap {
             share,
             admission: Admission::of_given_size(),
             queue: Queue::default(),
+            batches: Box::new(Batches::new()),
         };
         if zswap.decides() {
             zswap.admission = Admission::new(settings.limit_bytes / PAGE_SIZE as u64);
@@ -64,14 +79,10 @@ impl Zswap {
         self.pool.as_deref().map_or([0; 2], Zpool::places)
     }
 
-    /// Pages of memory that it takes beside what it stores.
-    pub(super) fn own_pages(&self) -> usize {
-        self.pool.as_deref().map_or(0, Zpool::own_pages)
-    }
-
     /// In a forked child.
     pub fn reset_locks(&self) {
         self.queue.reset_lock();
+        self.batches.reset_lock();
         if let Some(pool) = &self.pool {
             pool.reset_lock();
         }
@@ -161,39 +172,62 @@ impl<M: Memory> SwapCache<M> {
             Admits::Nothing => return PageMask::EMPTY,
         }
         let (how, most) = (z.how(), z.most_now(self.charge.limit()));
-        let (mut poor, mut stored, mut bytes, mut small) = (0, PageMask::EMPTY, 0, 0);
-        let start = now_ns();
-        for page in pages.runs().flatten() {
-            let from = (self.frames.addr(frame) + page * PAGE_SIZE) as *const Page;
-            // SAFETY: the page was moved into the frame, which is ours for now; nobody writes there.
-            match pool.store(
-                unsafe { &*from },
-                Owner { pmd, page },
-                how,
-                most,
-                By::Reclaim,
-            ) {
-                Some(s) => {
-                    self.charge.charge(s.grown.0);
-                    handles[page] = Some(s.handle);
-                    stored.insert(page);
-                    bytes += s.bytes.next_multiple_of(64);
-                    small += u64::from(s.codec == Some(Codec::Zstd));
-                }
-                // There is no room; of another size there may be.
-                None if pool.pages() >= most => {}
-                None => poor += 1,
-            }
-        }
-        let took = now_ns() - start;
+        let what = Store {
+            pmd,
+            frame,
+            how,
+            most,
+        };
+        let call = || self.charge.progress.make();
+        let work = |what: &Store, pages| self.store_batch(pool, what, pages, By::Reclaim);
+        let tally = z.batches.all(what, pages, handles, call, work);
         if how != How::AsIs {
-            z.admission.compressed(stored.count(), bytes, poor, took);
+            let (stored, bytes) = (tally.stored.count(), tally.bytes);
+            z.admission.compressed(stored, bytes, tally.poor, tally.ns);
         }
         let stats = self.stats();
-        stats.zswap_reject_compress_poor.add(poor as u64);
-        stats.zswpout_zstd.add(small);
-        stats.zswpout_ns.add(took);
-        stored
+        stats.zswap_reject_compress_poor.add(tally.poor as u64);
+        stats.zswpout_zstd.add(tally.small);
+        stats.zswpout_ns.add(tally.ns);
+        tally.stored
+    }
+
+    /// Stores some of what the reclaim thread is storing, where there is any left. For the handler, which waits for memory.
+    pub fn help_to_store(&self) -> bool {
+        let z = &self.zswap;
+        let work =
+            |pool| move |what: &Store, pages| self.store_batch(pool, what, pages, By::Handler);
+        z.pool.as_ref().is_some_and(|p| z.batches.one(work(p)))
+    }
+
+    fn store_batch(&self, pool: &Zpool, what: &Store, pages: PageMask, by: By) -> Made {
+        let mut made = Made::default();
+        let start = now_ns();
+        for (page, to) in pages.runs().flatten().zip(&mut made.handles) {
+            let pmd = what.pmd;
+            let from = (self.frames.addr(what.frame) + page * PAGE_SIZE) as *const Page;
+            // SAFETY: the page was moved into the frame, which is the reclaim thread's for now; nobody writes there.
+            let from = unsafe { &*from };
+            match pool.store(from, Owner { pmd, page }, what.how, what.most, by) {
+                Some(s) => {
+                    self.charge.charge(s.grown.0);
+                    *to = Some(s.handle);
+                    made.tally.stored.insert(page);
+                    made.tally.bytes += s.bytes.next_multiple_of(64);
+                    made.tally.small += u64::from(s.codec == Some(Codec::Zstd));
+                }
+                // There is no room; of another size there may be.
+                None if pool.pages() >= what.most => {}
+                None => made.tally.poor += 1,
+            }
+        }
+        made.tally.ns = now_ns() - start;
+        self.charge_codecs(pool);
+        if by == By::Handler {
+            let stored = made.tally.stored.count();
+            self.stats().zswpout_direct.add(stored as u64);
+        }
+        made
     }
 
     /// What is to be done with pages that leave.
@@ -222,6 +256,7 @@ impl<M: Memory> SwapCache<M> {
         let from = (self.frames.addr(frame) + page * PAGE_SIZE) as *const Page;
         // SAFETY: the page was moved into the frame, which is ours for now; nobody writes there.
         let (size, took) = pool.try_out(unsafe { &*from });
+        self.charge_codecs(pool);
         let bytes = size.map_or(0, |n| n.next_multiple_of(64));
         let (small, poor) = (usize::from(size.is_some()), usize::from(size.is_none()));
         self.zswap.admission.compressed(small, bytes, poor, took);
@@ -233,6 +268,14 @@ impl<M: Memory> SwapCache<M> {
             let all = pages.runs().flatten();
             let freed = pool.free(all.filter_map(|page| handles[page]));
             self.shrunk(freed);
+        }
+    }
+
+    /// What codecs have begun to use counts from then on.
+    fn charge_codecs(&self, pool: &Zpool) {
+        let Pages(pages) = pool.newly_used();
+        if pages > 0 {
+            self.charge.charge(pages);
         }
     }
 
@@ -330,6 +373,7 @@ impl<M: Memory> SwapCache<M> {
                 }
             }
             self.stats().zswpin_ns.add(now_ns() - start);
+            self.charge_codecs(pool);
         }
         let wrong = pages.minus(opened);
         if !wrong.is_empty() {
@@ -443,10 +487,11 @@ impl<M: Memory> SwapCache<M> {
         pool.is_some_and(|p| p.pages() > z.most(limit))
     }
 
-    /// Pages that compressed memory takes.
+    /// Pages that compressed memory takes, and its codecs.
     #[cfg(test)]
     pub(super) fn pool_pages(&self) -> usize {
-        self.zswap.pool.as_ref().map_or(0, |pool| pool.pages())
+        let pool = self.zswap.pool.as_ref();
+        pool.map_or(0, |p| p.pages() + p.codec_pages())
     }
 
     /// What leaves stays in compressed memory.
