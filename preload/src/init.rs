@@ -127,6 +127,10 @@ fn set_up(address: &[u8]) -> Result<(), Failed> {
     let (address, door) = find(address);
     let address = address.ok_or(Failed::NoRun(Errno::EINVAL))?;
     failure::report();
+    if let Ok(clock) = patch::find(c"clock_gettime") {
+        // SAFETY: found in the C library.
+        unsafe { thread::ask_for_time(clock) };
+    }
     mem::set_up_arena();
     let single = maps::is_single_threaded();
     let started = engine::start(address, door);

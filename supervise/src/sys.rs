@@ -464,7 +464,9 @@ pub fn cpu_time(pid: u32) -> Option<std::time::Duration> {
         libc::clock_getcpuclockid(pid, &raw mut clock) == 0
             && libc::clock_gettime(clock, &raw mut ts) == 0
     };
-    known.then(|| std::time::Duration::new(ts.tv_sec as u64, ts.tv_nsec as u32))
+    // A library that was loaded before us may have its own idea of time.
+    let seconds = u64::try_from(ts.tv_sec).ok().filter(|_| known)?;
+    Some(std::time::Duration::new(seconds, ts.tv_nsec as u32))
 }
 
 /// Ends at once, without running anything that was inherited from the front.

@@ -9,7 +9,7 @@ use super::arch;
 use super::mem::{madvise, map_threads_own};
 pub use super::syscall::gettid;
 use super::syscall::{syscall, Errno};
-use core::sync::atomic::{AtomicBool, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
 const STACK: usize = 256 << 10;
 /// Below the thread pointer: room for every static TLS variable a stray call into the C library
@@ -233,6 +233,20 @@ pub fn user_ns(whose: Whose) -> u64 {
     })
 }
 
+type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> i32;
+
+/// The C library's own `clock_gettime`; 0 where it was not looked for.
+static CLOCK: AtomicUsize = AtomicUsize::new(0);
+
+/// From here on the time is asked of this function. The program may have loaded another of that name, which does more than
+/// a thread of ours can.
+///
+/// # Safety
+/// It is the C library's `clock_gettime`.
+pub unsafe fn ask_for_time(clock_gettime: usize) {
+    CLOCK.store(clock_gettime, Release);
+}
+
 /// Nanoseconds of the monotonic clock.
 pub fn now_ns() -> u64 {
     let mut ts = libc::timespec {
@@ -246,7 +260,12 @@ pub fn now_ns() -> u64 {
         return ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64;
     }
     // The C library answers from the vDSO without a system call and touches no TLS.
+    let clock: ClockGettime = match CLOCK.load(Acquire) {
+        0 => libc::clock_gettime,
+        // SAFETY: said of it where it was stored.
+        at => unsafe { core::mem::transmute::<usize, ClockGettime>(at) },
+    };
     // SAFETY: the structure outlives the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut ts) };
+    unsafe { clock(libc::CLOCK_MONOTONIC, &mut ts) };
     ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
 }

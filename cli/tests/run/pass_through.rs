@@ -160,6 +160,28 @@ fn environment_and_place() {
     assert_eq!(done.stdout, "hi\n");
 }
 
+/// A preloaded library's functions are the program's, and not for threads of the engine's.
+#[test]
+fn a_clock_of_its_own() {
+    let clock = compile_with("own_clock", "own_clock.so", &["-shared", "-fPIC"]);
+    let hog = compile("hog");
+    let line = [hog.to_str().unwrap(), "160"];
+    for memory in [64, 96] {
+        let done = Run::new(memory, line).env("LD_PRELOAD", &clock).ok();
+        assert_eq!(done.stdout, "ok\n", "{done}");
+        done.has_swapped();
+    }
+    // It comes before ours.
+    let script = format!(
+        "LD_PRELOAD={}:$LD_PRELOAD {} 160",
+        clock.display(),
+        hog.display()
+    );
+    let done = Run::new(64, ["sh", "-c", &script]).ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done.has_swapped();
+}
+
 #[test]
 fn arguments() {
     let done = Run::new(64, ["cat", "/proc/self/cmdline"]).ok();

@@ -97,7 +97,7 @@ impl Load {
             let waited = all.work.waited > before.work.waited;
             let holds = m.page().held_faults.load(Acquire) > 0;
             let had = all.cpu.saturating_sub(before.cpu);
-            holds || waited || had * ACTIVE_PART > elapsed
+            holds || waited || had.saturating_mul(ACTIVE_PART) > elapsed
         };
         procs.iter().zip(wants).map(&mut count).collect()
     }
