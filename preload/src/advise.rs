@@ -114,7 +114,7 @@ fn install_guards(e: &Engine, bell: usize, stretch: Stretch) -> Result<()> {
     let mut s = state().lock();
     for (from, to) in done {
         for (from, to) in s.regions.overlaps(from, to) {
-            s.pinned.insert(from, to);
+            s.guarded.insert(from, to);
         }
     }
     said
@@ -123,7 +123,7 @@ fn install_guards(e: &Engine, bell: usize, stretch: Stretch) -> Result<()> {
 fn remove_guards(e: &Engine, bell: usize, stretch: Stretch) -> Result<()> {
     let (done, said) = apply(e, bell, stretch, MADV_GUARD_REMOVE);
     for (from, to) in done {
-        state().lock().pinned.remove(from, to);
+        state().lock().guarded.remove(from, to);
         lock::let_go(e, bell, from, to)?;
     }
     said
@@ -153,7 +153,6 @@ fn apply(
 ) -> (Vec<Stretch>, Result<()>) {
     // SAFETY: the program's own call.
     let call = |from: usize, to: usize| unsafe { mem::madvise(from, to - from, advice) };
-    let resident = e.first_resident((start, end));
     let said = call(start, end);
     let Err(err) = said else {
         return (vec![(start, end)], Ok(()));
@@ -161,8 +160,6 @@ fn apply(
     match err {
         // There are holes: it has gone on behind them.
         Errno::ENOMEM if is_mapped((start, end)).is_err() => (vec![(start, end)], said),
-        // Some kernels ask about seals before they begin: then nothing has happened.
-        Errno::EPERM if resident.is_some_and(is_resident) => (vec![], said),
         // It stopped at a mapping. Done twice it is the same: so once more, one mapping at a time.
         _ => {
             let mut done = Vec::new();
@@ -170,6 +167,12 @@ fn apply(
                 let (from, to) = (m.start.max(start), m.end.min(end));
                 if from >= to {
                     continue;
+                }
+                // Some kernels ask about seals before they begin: then nothing has happened. What the tables say is
+                // how it was before.
+                let resident = || e.first_resident((from, to));
+                if err == Errno::EPERM && done.is_empty() && resident().is_some_and(is_resident) {
+                    break;
                 }
                 if call(from, to).is_err() {
                     break;
@@ -236,6 +239,10 @@ pub fn process_madvise(
     let total: usize = list.iter().map(|v| v[1].min(1 << 48)).sum();
     if total > i64::MAX as usize || list.iter().any(|v| v[1] > i64::MAX as usize) {
         return Err(Errno::EINVAL);
+    }
+    let is_beyond = |[addr, len]: &[usize; 2]| addr.checked_add(*len).is_none_or(|end| end > TOP);
+    if list.iter().any(is_beyond) {
+        return Err(Errno::EFAULT);
     }
     let mut done = 0;
     for [addr, len] in list {

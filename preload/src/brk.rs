@@ -44,7 +44,8 @@ pub fn set_up(start: usize, curbrk: usize) {
     unsafe { (curbrk as *mut usize).write(start) };
 }
 
-fn limit() -> usize {
+/// A limit of the program's; where it can't be had there is none.
+pub fn limit(of: libc::__rlimit_resource_t) -> usize {
     let mut r = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
@@ -53,7 +54,7 @@ fn limit() -> usize {
     let ok = unsafe {
         hugeswap::sys::syscall(
             libc::SYS_getrlimit,
-            [libc::RLIMIT_DATA as usize, &mut r as *mut _ as usize],
+            [of as usize, &mut r as *mut _ as usize],
         )
     };
     ok.map_or(usize::MAX, |_| r.rlim_cur as usize)
@@ -101,7 +102,7 @@ pub fn by_number(e: &Engine, bell: usize, addr: usize) -> usize {
 }
 
 fn set(e: &Engine, bell: usize, h: &mut Heap, addr: usize) -> Result<(), Errno> {
-    if addr > h.end || addr - h.start > limit() {
+    if addr > h.end || addr - h.start > limit(libc::RLIMIT_DATA) {
         return Err(Errno::ENOMEM);
     }
     let page = |a: usize| a.next_multiple_of(PAGE_SIZE);

@@ -6,7 +6,7 @@
 
 use crate::arch::{self, hugeswap_entry_pin};
 use crate::frame::{to_c, CLONE, CLONE3};
-use crate::{alone, release, resident, sandbox};
+use crate::{alone, release, resident, rights, sandbox};
 use hugeswap::sys::syscall::raw;
 use hugeswap::sys::thread;
 use hugeswap::sys::{self, mem};
@@ -35,7 +35,7 @@ extern "C-unwind" fn hugeswap_seccomp(
     let args = [operation, flags, filter, a3, a4, 0];
     match operation as u32 {
         // Without one the program only asks whether there are filters, and zero means something else to us.
-        libc::SECCOMP_SET_MODE_FILTER if filter != 0 => tell_of(filter),
+        libc::SECCOMP_SET_MODE_FILTER if filter != 0 => tell_of(filter, Filter::Comes),
         libc::SECCOMP_SET_MODE_STRICT if flags == 0 && filter == 0 => {
             return to_c(strict_mode(nr, args))
         }
@@ -49,18 +49,31 @@ extern "C-unwind" fn hugeswap_seccomp(
         crate::direct::give_guard_up();
         result = call();
     }
+    if operation == libc::SECCOMP_SET_MODE_FILTER as usize && filter != 0 && result < 0 {
+        tell_of(filter, Filter::Refused);
+    }
     to_c(result)
 }
 
-/// A hook notes the filter. The kernel judges it; the result and errno stay as they are.
-fn tell_of(filter: usize) {
-    if hugeswap::engine::get().is_none() {
+/// What becomes of a filter.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Filter {
+    /// It is about to be installed.
+    Comes,
+    /// The kernel has refused it.
+    Refused,
+}
+
+/// A hook notes the filter. The kernel judges it; the result and errno stay as they are. In a child that has its
+/// parent's memory (`vfork`) nothing is noted: the filter is not the parent's, whose hooks go by what is noted.
+fn tell_of(filter: usize, what: Filter) {
+    if hugeswap::engine::get().is_none() || !rights::is_of_engines_process() {
         return;
     }
     // SAFETY: the thread's errno; the entry of a hook, which reads the filter with care.
     unsafe {
         let errno = *libc::__errno_location();
-        arch::hugeswap_entry_sandbox(filter);
+        arch::hugeswap_entry_sandbox(filter, usize::from(what == Filter::Refused));
         *libc::__errno_location() = errno;
     }
 }
@@ -74,7 +87,7 @@ fn strict_mode(nr: i64, args: [usize; 6]) -> i64 {
     if hugeswap::engine::get().is_none() || sandbox::is_there() {
         return call();
     }
-    tell_of(0);
+    tell_of(0, Filter::Comes);
     match call() {
         r if r == -i64::from(libc::EINVAL) => sandbox::be_strict(),
         r => r,
@@ -112,12 +125,12 @@ extern "C-unwind" fn hugeswap_prctl(
     a4: usize,
 ) -> i64 {
     let args = [option as usize, a1, a2, a3, a4, 0];
-    if option == libc::PR_SET_SECCOMP {
-        match a1 as u32 {
-            libc::SECCOMP_MODE_FILTER if a2 != 0 => tell_of(a2),
-            libc::SECCOMP_MODE_STRICT => return to_c(strict_mode(libc::SYS_prctl, args)),
-            _ => {}
-        }
+    let is_filter =
+        option == libc::PR_SET_SECCOMP && a1 == libc::SECCOMP_MODE_FILTER as usize && a2 != 0;
+    if is_filter {
+        tell_of(a2, Filter::Comes);
+    } else if option == libc::PR_SET_SECCOMP && a1 == libc::SECCOMP_MODE_STRICT as usize {
+        return to_c(strict_mode(libc::SYS_prctl, args));
     }
     if option == SET_USER_DISPATCH && a1 == DISPATCH_ALL_BUT {
         be_allowed(a2, a3);
@@ -126,7 +139,11 @@ extern "C-unwind" fn hugeswap_prctl(
         thread::ask_kernel_for_time();
     }
     // SAFETY: the call that the program asked for, with its arguments.
-    to_c(unsafe { raw(libc::SYS_prctl, args) })
+    let result = unsafe { raw(libc::SYS_prctl, args) };
+    if is_filter && result < 0 {
+        tell_of(a2, Filter::Refused);
+    }
+    to_c(result)
 }
 
 /// The address of what stands for the C library's `prctl`.

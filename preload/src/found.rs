@@ -36,7 +36,7 @@ pub fn adopt(e: &Engine) {
             && !e.is_own(m.start, m.end)
     };
     // Most programs have none of that, and the longer list takes longer.
-    let all = maps::all(e, 0).unwrap_or_default();
+    let all = maps::all_alone().unwrap_or_default();
     if !stretches(&all, |m| m, can).any(|s| length(s, |m| m) >= PMD_SIZE) {
         return;
     }

@@ -42,6 +42,9 @@ pub const MINCORE: usize = 27;
 pub const DOOR: usize = 28;
 /// brk by syscall(2), which says where the break is.
 pub const BRK_BY_NUMBER: usize = 29;
+/// mseal and mbind, by syscall(2): what lies there is asked of the kernel.
+pub const MSEAL: usize = 30;
+pub const MBIND: usize = 31;
 
 /// What a call gives that is to begin again when the program's signals have been let in: the kernel's ERESTARTNOINTR, which
 /// no call of the kernel's gives.

@@ -5,9 +5,10 @@
 //! signals blocked (see `entry`, `gate`). The state's lock is not held while waiting for a transfer.
 
 use crate::frame::{
-    Frame, Result, BRK, BRK_BY_NUMBER, CLONE, CLONE3, DOOR, FORK, MADVISE, MINCORE, MLOCK, MLOCK2,
-    MLOCKALL, MMAP, MPROTECT, MREMAP, MUNLOCK, MUNLOCKALL, MUNMAP, PIN, PKEY_MPROTECT,
-    PROCESS_MADVISE, RELEASE, RIGHTS, SANDBOX, SETNS, SHMAT, SHMDT, THREAD_ENDS, UNSHARE,
+    Frame, Result, BRK, BRK_BY_NUMBER, CLONE, CLONE3, DOOR, FORK, MADVISE, MBIND, MINCORE, MLOCK,
+    MLOCK2, MLOCKALL, MMAP, MPROTECT, MREMAP, MSEAL, MUNLOCK, MUNLOCKALL, MUNMAP, PIN,
+    PKEY_MPROTECT, PROCESS_MADVISE, RELEASE, RIGHTS, SANDBOX, SETNS, SHMAT, SHMDT, THREAD_ENDS,
+    UNSHARE,
 };
 use crate::own::{self, Rest};
 use crate::state::state;
@@ -45,6 +46,8 @@ pub fn plain(call: usize, a: [usize; 6]) -> i64 {
         UNSHARE => libc::SYS_unshare,
         SETNS => libc::SYS_setns,
         BRK_BY_NUMBER => libc::SYS_brk,
+        MSEAL => look::SYS_MSEAL,
+        MBIND => libc::SYS_mbind,
         _ => return -(libc::ENOSYS as i64),
     };
     // SAFETY: the kernel call that the caller asked for, with the caller's arguments.
@@ -121,6 +124,8 @@ fn dispatch(f: &mut Frame) {
         BRK => brk::brk(e, bell, a[0]),
         BRK_BY_NUMBER => Ok(brk::by_number(e, bell, a[0])),
         MINCORE => look::mincore(a),
+        MSEAL => look::with_holes(look::SYS_MSEAL, a),
+        MBIND => look::with_holes(libc::SYS_mbind, a),
         SHMAT => map::attach(e, bell, a),
         SHMDT => map::detach(e, bell, a[0]),
         UNSHARE => alone::unshare(e, f, a[0] as i32),
@@ -135,6 +140,7 @@ fn dispatch(f: &mut Frame) {
         MUNLOCKALL => lock::unlock_all(e, bell),
         PIN => lock::pin(e, a[0], a[1]),
         DOOR => e.hand_door(bell, a[0] as i32, a[1] as u64).map(|()| 0),
+        SANDBOX if a[1] != 0 => sandbox::take_back(a[0]),
         SANDBOX => sandbox::note(a[0], on_behalf),
         RELEASE => release::registered(e, bell, a[0], a[1] != 0),
         RIGHTS => rights::follow(e, f),

@@ -2,7 +2,7 @@
 //! there, and nothing can be: it is told what the kernel says of such addresses.
 
 use crate::frame::{
-    Result, MADVISE, MINCORE, MLOCK, MLOCK2, MMAP, MPROTECT, MREMAP, MUNLOCK, MUNMAP,
+    Result, MADVISE, MBIND, MINCORE, MLOCK, MLOCK2, MMAP, MPROTECT, MREMAP, MSEAL, MUNLOCK, MUNMAP,
     PKEY_MPROTECT, SHMAT,
 };
 use crate::manageable::{pages, TOP};
@@ -44,6 +44,7 @@ fn rest_around(own: Stretch, call: usize, a: [usize; 6]) -> Option<Rest> {
         MPROTECT | PKEY_MPROTECT | MLOCK | MLOCK2 | MUNLOCK => ([before, None], Err(Errno::ENOMEM)),
         MMAP if is_noreplace(a) => ([None; 2], Err(Errno::EEXIST)),
         SHMAT => ([None; 2], Err(Errno::EINVAL)),
+        MBIND => ([None; 2], Err(Errno::EFAULT)),
         MREMAP if touches(stretch) => ([None; 2], Err(Errno::EFAULT)),
         _ => ([None; 2], Err(Errno::ENOMEM)),
     };
@@ -59,7 +60,9 @@ fn is_noreplace(a: [usize; 6]) -> bool {
 fn stretches(call: usize, a: [usize; 6]) -> (Option<Stretch>, Option<Stretch>) {
     let moves = libc::MREMAP_FIXED | libc::MREMAP_MAYMOVE;
     match call {
-        MUNMAP | MADVISE | MPROTECT | PKEY_MPROTECT | MINCORE => (aligned(a[0], a[1]), None),
+        MUNMAP | MADVISE | MPROTECT | PKEY_MPROTECT | MINCORE | MSEAL | MBIND => {
+            (aligned(a[0], a[1]), None)
+        }
         MLOCK | MLOCK2 | MUNLOCK => {
             let within = a[0] % PAGE_SIZE;
             let len = a[1].checked_add(within).filter(|_| a[1] != 0);

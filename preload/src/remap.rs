@@ -176,8 +176,13 @@ fn grow(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
     if locked {
         // They came at once.
         let _ = e.adopt_resident(bell, end, new_end - end);
-    } else if maps::protection(e, bell, c.old)? == RW {
-        lock::movable_again(e, end, new_end)?;
+    } else {
+        let grown = || match maps::protection(e, bell, c.old)? {
+            RW => lock::movable_again(e, end, new_end),
+            _ => Ok(()),
+        };
+        // It has grown, whatever comes of this: what can't be told of stays in memory.
+        let _ = grown();
     }
     Ok(c.old)
 }
@@ -356,8 +361,13 @@ fn move_one(e: &Engine, bell: usize, c: &Call) -> Result<usize> {
         let (from, len) = (target.0 + n, c.new_len - n);
         if said.locked_to_end(n) {
             let _ = e.adopt_resident(bell, from, len);
-        } else if is_writable(maps::protection(e, bell, target.0)?) {
-            lock::movable_again(e, from, from + len)?;
+        } else {
+            let grown = || match maps::protection(e, bell, target.0)? {
+                prot if is_writable(prot) => lock::movable_again(e, from, from + len),
+                _ => Ok(()),
+            };
+            // As in `grow`: it has moved.
+            let _ = grown();
         }
     }
     Ok(target.0)
@@ -465,6 +475,7 @@ fn is_unmapped((start, end): Stretch) -> bool {
 struct Said {
     locked: Vec<Stretch>,
     pinned: Vec<Stretch>,
+    guarded: Vec<Stretch>,
     wiped: Vec<Stretch>,
     keyed: Vec<Stretch>,
     apart: Vec<Stretch>,
@@ -479,6 +490,7 @@ impl Said {
         Said {
             locked: of(&s.locked),
             pinned: of(&s.pinned),
+            guarded: of(&s.guarded),
             wiped: of(&s.wiped),
             keyed: of(&s.keyed),
             apart: of(&s.apart),
@@ -493,6 +505,7 @@ impl Said {
             (&mut s.keyed, &self.keyed, true),
             (&mut s.apart, &self.apart, true),
             (&mut s.pinned, &self.pinned, false),
+            (&mut s.guarded, &self.guarded, false),
         ] {
             for &(from, to) in parts {
                 let to = if grows && to == len { new_len } else { to };

@@ -64,11 +64,15 @@ pub fn follow(e: &'static Engine, f: &Frame) -> Result<usize> {
     Ok(0)
 }
 
+/// Whether this is the process that the engine is in, and no child that has its memory. Where a filter may end who
+/// asks, it is: a child's are not known here.
+pub fn is_of_engines_process() -> bool {
+    !sandbox::is_allowed(libc::SYS_getpid, [0; 6]) || PROCESS.load(Relaxed) == thread::getpid()
+}
+
 /// After a call that may have given up rights.
 fn changed() {
-    let mine = || {
-        sandbox::is_allowed(libc::SYS_getpid, [0; 6]) && PROCESS.load(Relaxed) == thread::getpid()
-    };
+    let mine = || sandbox::is_allowed(libc::SYS_getpid, [0; 6]) && is_of_engines_process();
     if hugeswap::engine::get().is_none() || !mine() {
         return;
     }

@@ -7,7 +7,7 @@
 
 use crate::deputy::{self, RunHook};
 use crate::{arch, frame, manageable};
-use core::sync::atomic::{AtomicPtr, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 use hugeswap::mm::PMD_SIZE;
 use hugeswap::sys::bpf::{Call, Instruction};
 use hugeswap::sys::syscall::raw;
@@ -20,6 +20,8 @@ const MOST: usize = 4096;
 struct Noted {
     filter: Vec<Instruction>,
     next: *const Noted,
+    /// The kernel has not taken it.
+    refused: AtomicBool,
 }
 
 static FILTERS: AtomicPtr<Noted> = AtomicPtr::new(core::ptr::null_mut());
@@ -30,19 +32,20 @@ static ENGINES: AtomicPtr<Noted> = AtomicPtr::new(core::ptr::null_mut());
 static DEPUTYS: AtomicPtr<Noted> = AtomicPtr::new(core::ptr::null_mut());
 
 /// From the last to the first.
-fn from(last: &AtomicPtr<Noted>) -> impl Iterator<Item = &'static [Instruction]> {
+fn from(last: &AtomicPtr<Noted>) -> impl Iterator<Item = &'static Noted> {
     let mut at = last.load(Acquire) as *const Noted;
     core::iter::from_fn(move || {
-        // SAFETY: null, or a node that is never freed nor changed.
-        let noted = unsafe { at.as_ref() }?;
+        // SAFETY: null, or a node that is never freed; its list and its filter do not change.
+        let noted: &'static Noted = unsafe { at.as_ref() }?;
         at = noted.next;
-        Some(&noted.filter[..])
+        Some(noted)
     })
+    .filter(|noted| !noted.refused.load(Acquire))
 }
 
 /// Whether the program has installed one.
 pub fn is_there() -> bool {
-    !FILTERS.load(Acquire).is_null()
+    from(&FILTERS).next().is_some()
 }
 
 /// Whether no filter of the process forbids the call, as far as is known.
@@ -52,7 +55,7 @@ pub fn is_allowed(nr: i64, args: [usize; 6]) -> bool {
 
 fn allow(last: &AtomicPtr<Noted>, nr: i64, args: [usize; 6]) -> bool {
     let call = Call { nr, args };
-    from(last).all(|f| call.is_allowed(f))
+    from(last).all(|noted| call.is_allowed(&noted.filter))
 }
 
 /// In a child, whose engine has just started.
@@ -138,14 +141,10 @@ fn hooks_may_work() -> bool {
 /// In a hook: a filter is about to be installed; `program` is the address of a `struct sock_fprog`, 0
 /// for the strict mode. `run` is for the deputy.
 pub fn note(program: usize, run: RunHook) -> Result<usize, Errno> {
-    let filter = if program == 0 {
-        strict()
-    } else {
-        read(program)?
-    };
     let noted = Box::leak(Box::new(Noted {
-        filter,
+        filter: filter_at(program)?,
         next: FILTERS.load(Acquire),
+        refused: AtomicBool::new(false),
     }));
     // Two threads at once.
     while let Err(now) = FILTERS.compare_exchange(noted.next.cast_mut(), noted, AcqRel, Acquire) {
@@ -159,6 +158,25 @@ pub fn note(program: usize, run: RunHook) -> Result<usize, Errno> {
         deputy::start(run)?;
     }
     Ok(0)
+}
+
+/// In a hook: the kernel has refused the filter that was noted last of those that say the same.
+pub fn take_back(program: usize) -> Result<usize, Errno> {
+    let filter = filter_at(program)?;
+    if let Some(noted) = from(&FILTERS).find(|noted| noted.filter == filter) {
+        noted.refused.store(true, Release);
+    }
+    if is_allowed(libc::SYS_rt_sigprocmask, MASK) {
+        deputy::may_block_signals();
+    }
+    Ok(0)
+}
+
+fn filter_at(program: usize) -> Result<Vec<Instruction>, Errno> {
+    match program {
+        0 => Ok(strict()),
+        at => read(at),
+    }
 }
 
 /// The strict mode as a filter: read, write, exit, rt_sigreturn.
@@ -189,9 +207,10 @@ fn strict() -> Vec<Instruction> {
 /// It ends a thread by SIGSYS and not by SIGKILL, which only the end of the process shows: that is set
 /// right there.
 pub fn be_strict() -> i64 {
-    let Some(filter) = from(&FILTERS).next() else {
+    let Some(noted) = from(&FILTERS).next() else {
         return -i64::from(libc::EINVAL);
     };
+    let filter = &noted.filter;
     let program = libc::sock_fprog {
         len: filter.len() as u16,
         filter: filter.as_ptr() as *mut libc::sock_filter,

@@ -14,8 +14,10 @@ pub struct State {
     pub wiped: Extents,
     /// Locked by mlock and its like.
     pub locked: Extents,
-    /// Stays where it is for another reason: guard pages, mutexes that the kernel reads.
+    /// Stays where it is for another reason: mutexes that the kernel reads.
     pub pinned: Extents,
+    /// Guard pages: MADV_GUARD_INSTALL.
+    pub guarded: Extents,
     /// Has a protection key.
     pub keyed: Extents,
     /// Made inaccessible by the program, and kept apart from the window (`protect`).
@@ -58,6 +60,7 @@ impl State {
             wiped: Extents::new(),
             locked: Extents::new(),
             pinned: Extents::new(),
+            guarded: Extents::new(),
             keyed: Extents::new(),
             apart: Extents::new(),
             lock_future: 0,
@@ -97,6 +100,8 @@ impl State {
                 | MLOCK2
                 | MUNLOCK
                 | MINCORE
+                | MSEAL
+                | MBIND
         ) {
             return false;
         }
@@ -120,11 +125,13 @@ impl State {
             || self.foreign.intersects(start, end) && self.areas(start, end).iter().all(is_foreign)
     }
 
-    /// The parts of a managed stretch that reclaim may take, as far as protection allows.
+    /// The parts of the stretch that are managed, and that reclaim may take as far as protection allows.
     pub fn movable(&self, start: usize, end: usize) -> Vec<(usize, usize)> {
         let mut out = Extents::new();
-        out.insert(start, end);
-        for set in [&self.locked, &self.pinned, &self.keyed] {
+        for (s, e) in self.regions.overlaps(start, end) {
+            out.insert(s, e);
+        }
+        for set in [&self.locked, &self.pinned, &self.guarded, &self.keyed] {
             for (s, e) in set.overlaps(start, end) {
                 out.remove(s, e);
             }
@@ -140,6 +147,7 @@ impl State {
             &mut self.wiped,
             &mut self.locked,
             &mut self.pinned,
+            &mut self.guarded,
             &mut self.keyed,
             &mut self.apart,
             &mut self.released,
@@ -268,6 +276,19 @@ mod tests {
         assert!(!elsewhere(MADVISE, 110, 121, 0) && !elsewhere(MADVISE, 5, 5, 0));
         let fixed = libc::MREMAP_FIXED as usize;
         assert!(elsewhere(MREMAP, 1, 2, 0) && !elsewhere(MREMAP, 1, 2, fixed));
+    }
+
+    #[test]
+    fn only_what_is_managed_may_leave() {
+        let mut s = State::empty();
+        s.regions.insert(100, 300);
+        s.regions.insert(500, 600);
+        assert_eq!(s.movable(0, 1000), [(100, 300), (500, 600)]);
+        s.pinned.insert(120, 130);
+        s.guarded.insert(125, 150);
+        s.guarded.remove(125, 150);
+        assert_eq!(s.movable(110, 400), [(110, 120), (130, 300)]);
+        assert!(s.movable(300, 500).is_empty());
     }
 
     #[test]

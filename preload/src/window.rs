@@ -55,6 +55,9 @@ impl Extents {
 
     /// The parts of `[start, end)` that are in the set.
     pub fn overlaps(&self, start: usize, end: usize) -> Vec<(usize, usize)> {
+        if start >= end {
+            return Vec::new();
+        }
         let first = self
             .0
             .range(..=start)

@@ -172,7 +172,7 @@ impl Keys {
             count: AtomicU64::new(0),
             version: AtomicU64::new(0),
         };
-        keys.lock();
+        keys.lock_pages();
         let (key, dump) = (draw()?, draw()?);
         // SAFETY: nobody else has the ring yet.
         unsafe {
@@ -185,7 +185,7 @@ impl Keys {
 
     /// Keeps what is used of the ring out of the kernel's swap, if this process may. A child does not
     /// inherit that.
-    fn lock(&self) {
+    pub fn lock_pages(&self) {
         let used = self.len.load(Relaxed) as usize * size_of::<Key>();
         lock(self.secret as usize, used);
         lock(self.secret as usize + RING, size_of::<Secret>() - RING);
@@ -286,7 +286,7 @@ impl Keys {
         if next == NONE {
             return;
         }
-        self.lock();
+        self.lock_pages();
         // SAFETY: nobody else is here yet.
         unsafe {
             let drawn = (*self.secret).child;

@@ -73,6 +73,11 @@ impl Caps {
     }
 }
 
+/// Whether this thread has the capability of that number now.
+pub fn has(cap: u32) -> bool {
+    Caps::of_this_thread().effective >> cap & 1 == 1
+}
+
 impl Rights {
     pub const NONE: Rights = Rights {
         users: [0; 3],

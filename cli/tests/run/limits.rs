@@ -134,6 +134,28 @@ cases! {
     for_all_threads,
     killed_thread,
     one_by_one,
+    of_vfork_child,
+    refused,
+}
+
+cases! {
+    "all_locked":
+    guards_go_from_all,
+    who_waits_behind_guards,
+    all_that_comes,
+    all_that_comes_refused,
+    all_refused,
+    guards_in_all,
+    odd_stretches,
+    sealed_beyond,
+    dropped_before_sealed,
+    keys_stay_locked,
+}
+
+/// Descriptors are the program's: hooks have none in its table.
+#[test]
+fn numbers_of_descriptors_are_the_programs() {
+    both("numbers_taken", &[], 64).has_swapped();
 }
 
 /// The engine's threads refuse a filter for all; the program is told so.

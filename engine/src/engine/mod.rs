@@ -68,6 +68,9 @@ pub struct Engine {
     signpost: Signpost,
 }
 
+/// Bytes of a stretch of which advice is kept for memory that is not in use yet.
+const HINTED: usize = 64 << 30;
+
 static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(core::ptr::null_mut());
 
 /// The engine, once it has started.
@@ -208,10 +211,17 @@ impl Engine {
 
     /// What the program says of how it will use the memory. Of a range that is another's in part,
     /// whoever has the larger part speaks for it.
+    /// Of more than [`HINTED`] only what is in use is told: each range that is takes some memory.
     pub fn hint(&self, addr: usize, len: usize, say: impl Fn(&mut Hints)) -> Result<(), Errno> {
+        let ranges = &self.cache.ranges;
         for (pmd, part) in split_by_pmd(addr, len) {
-            if part.len() * 2 >= PMD_NR {
-                say(&mut self.cache.ranges.get_or_map(pmd)?.lock().hints);
+            let range = match part.len() * 2 >= PMD_NR {
+                true if len <= HINTED => Some(ranges.get_or_map(pmd)?),
+                true => ranges.get(pmd),
+                false => None,
+            };
+            if let Some(range) = range {
+                say(&mut range.lock().hints);
             }
         }
         Ok(())

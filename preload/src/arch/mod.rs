@@ -46,7 +46,7 @@ extern "C" {
     pub fn hugeswap_entry_unshare();
     pub fn hugeswap_entry_setns();
     pub fn hugeswap_entry_pkey_mprotect();
-    pub fn hugeswap_entry_sandbox(filter: usize) -> i64;
+    pub fn hugeswap_entry_sandbox(filter: usize, refused: usize) -> i64;
     pub fn hugeswap_entry_release(registration: usize, refused: usize) -> i64;
     pub fn hugeswap_entry_pin(addr: usize, len: usize) -> i64;
     pub fn hugeswap_entry_door(socket: i32, inode: u64) -> i64;

@@ -71,6 +71,19 @@ static void on_alarm(int signal) {
   (void)*at;
 }
 
+/* A child that has this process's memory, and its filter to itself. */
+static void of_vfork_child(void) {
+  static struct sock_fprog f;
+  f = filter(PROGRAMS, SECCOMP_RET_KILL_PROCESS);
+  pid_t pid = vfork();
+  MUST(pid >= 0);
+  if (pid == 0) {
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &f)) _exit(2);
+    _exit(0);
+  }
+  wait_ok(pid, "the child");
+}
+
 static int go;
 static void *other(void *arg) {
   while (!__atomic_load_n(&go, __ATOMIC_ACQUIRE)) usleep(1000);
@@ -187,6 +200,19 @@ int main(int argc, char **argv) {
     /* Whether there are filters: afterwards there is none, and all goes on as before. */
     MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, 0) == -1 && errno == EFAULT);
     MUST(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, 0) == -1 && errno == EFAULT);
+    MUST(unshare(CLONE_NEWUSER) == 0);
+    work(1);
+  } else if (!strcmp(what, "of_vfork_child")) {
+    of_vfork_child();
+    MUST(unshare(CLONE_NEWUSER) == 0);
+    work(1);
+  } else if (!strcmp(what, "refused")) {
+    struct sock_filter all = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    f = (struct sock_fprog){1, &all};
+    MUST(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0x8000, &f) == -1 && errno == EINVAL);
+    struct sock_filter wrong[2] = {all, BPF_STMT(0xffff, 0)};
+    f = (struct sock_fprog){2, wrong};
+    MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &f) == -1 && errno == EINVAL);
     MUST(unshare(CLONE_NEWUSER) == 0);
     work(1);
   } else if (!strcmp(what, "one_by_one")) {

@@ -87,6 +87,8 @@ global_asm!(
     "hugeswap_number 272, {UNSHARE}",
     "hugeswap_number 308, {SETNS}",
     "hugeswap_number 329, {PKEY_MPROTECT}",
+    "hugeswap_number 462, {MSEAL}",
+    "hugeswap_number 237, {MBIND}",
     "cmp rdi, 317",
     "je hugeswap_seccomp",
     // setuid, setgid, setreuid, setregid, setgroups, setresuid, setresgid, capset.
@@ -326,4 +328,6 @@ global_asm!(
     MINCORE = const frame::MINCORE,
     DOOR = const frame::DOOR,
     BRK_BY_NUMBER = const frame::BRK_BY_NUMBER,
+    MSEAL = const frame::MSEAL,
+    MBIND = const frame::MBIND,
 );
