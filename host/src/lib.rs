@@ -10,6 +10,7 @@
 
 #[macro_use]
 pub mod out;
+pub mod aside;
 pub mod cgroup;
 pub mod columns;
 pub mod cpu_latency;

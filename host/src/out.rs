@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use crate::aside;
 use crate::undo::Interrupt;
 
 /// The exit status of a program that SIGPIPE ended, as a shell reports it.
@@ -87,7 +88,10 @@ pub fn printed(how: io::Result<()>) {
 }
 
 pub fn write_error(text: Arguments<'_>) {
-    let _ = io::stderr().write_all(text.to_string().as_bytes());
+    let text = text.to_string();
+    if !aside::say(text.as_bytes()) {
+        let _ = io::stderr().write_all(text.as_bytes());
+    }
 }
 
 fn failed(err: &io::Error) {

@@ -6,7 +6,7 @@ use hugeswap::engine::Engine;
 use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
 use hugeswap::sync::Mutex;
 use hugeswap::sys::syscall::raw;
-use hugeswap::sys::{mem, Errno};
+use hugeswap::sys::{limits, mem, Errno};
 
 /// Addresses kept for it.
 pub const RESERVED: usize = 1 << 40;
@@ -42,22 +42,6 @@ pub fn set_up(start: usize, curbrk: usize) {
     };
     // SAFETY: the address of the C library's `__curbrk`; nobody else runs yet.
     unsafe { (curbrk as *mut usize).write(start) };
-}
-
-/// A limit of the program's; where it can't be had there is none.
-pub fn limit(of: libc::__rlimit_resource_t) -> usize {
-    let mut r = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: the structure outlives the call.
-    let ok = unsafe {
-        hugeswap::sys::syscall(
-            libc::SYS_getrlimit,
-            [of as usize, &mut r as *mut _ as usize],
-        )
-    };
-    ok.map_or(usize::MAX, |_| r.rlim_cur as usize)
 }
 
 /// Holes that the program has made there are mapped again. ENOMEM where it has mapped something else.
@@ -102,7 +86,7 @@ pub fn by_number(e: &Engine, bell: usize, addr: usize) -> usize {
 }
 
 fn set(e: &Engine, bell: usize, h: &mut Heap, addr: usize) -> Result<(), Errno> {
-    if addr > h.end || addr - h.start > limit(libc::RLIMIT_DATA) {
+    if addr > h.end || addr - h.start > limits::soft(libc::RLIMIT_DATA) {
         return Err(Errno::ENOMEM);
     }
     let page = |a: usize| a.next_multiple_of(PAGE_SIZE);

@@ -4,14 +4,13 @@
 //! They come in by small copies, as locking them faults them in.
 
 use crate::bare::lay_bare;
-use crate::brk::limit;
 use crate::manageable::{RW, TOP};
 use crate::state::state;
 use crate::stretch::reserve;
 use crate::{maps, sandbox};
 use hugeswap::engine::Engine;
 use hugeswap::mm::PAGE_SIZE;
-use hugeswap::sys::{mem, rights, syscall, Errno};
+use hugeswap::sys::{limits, mem, rights, syscall, Errno};
 
 type Result<T> = core::result::Result<T, Errno>;
 
@@ -134,7 +133,7 @@ fn may_lock(bytes: usize) -> Result<()> {
     if !sandbox::is_allowed(libc::SYS_capget, [0; 6]) || rights::has(CAP_IPC_LOCK) {
         return Ok(());
     }
-    match limit(libc::RLIMIT_MEMLOCK) {
+    match limits::soft(libc::RLIMIT_MEMLOCK) {
         0 => Err(Errno(libc::EPERM)),
         most if bytes > most => Err(Errno::ENOMEM),
         _ => Ok(()),

@@ -11,8 +11,8 @@ use hugeswap_sys::probe::{self, Limit};
 use super::failure::Failure;
 use super::sys;
 
-/// The supervisor with its six threads, and a program with the two of its engine.
-const LEAST: usize = 10;
+/// The supervisor with its seven threads, and a program with the two of its engine.
+const LEAST: usize = 11;
 /// Nothing is done in a thread that is only tried.
 const SMALL_STACK: usize = 64 << 10;
 

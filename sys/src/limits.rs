@@ -56,6 +56,17 @@ fn raise(resource: u32, enough: u64) -> Option<Limit> {
     Some(before)
 }
 
+/// A soft limit of the program's; where it can't be had there is none. By the call that hooks are known to need.
+pub fn soft(resource: u32) -> usize {
+    let mut found = Limit { now: 0, most: 0 };
+    // SAFETY: the structure is as the kernel's, and outlives the call.
+    let asked = unsafe {
+        let args = [resource as usize, &raw mut found as usize];
+        syscall(libc::SYS_getrlimit, args)
+    };
+    asked.map_or(usize::MAX, |_| found.now as usize)
+}
+
 /// Whether writable addresses are limited: the engine should not have more of them than it needs.
 pub fn is_data_limited() -> bool {
     limit(libc::RLIMIT_DATA, None).is_ok_and(|l| l.now != u64::MAX)

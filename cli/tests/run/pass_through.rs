@@ -160,6 +160,47 @@ fn environment_and_place() {
     assert_eq!(done.stdout, "hi\n");
 }
 
+/// Warnings are not worth waiting for: the program goes on, and who reads first its output and then its errors gets both.
+#[test]
+fn standard_error_that_nobody_reads() {
+    use std::io::Read;
+    let program = compile("full_error");
+    let dir = Dir::new("errors");
+    let mut run = Command::new(hugeswap())
+        .args(["run", "--memory", "64M", "--swap-size", "64M", "--swap"])
+        .arg(dir.path())
+        .args(["--", program.to_str().unwrap()])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut said, mut errors) = (String::new(), String::new());
+    let mut out = run.stdout.take().unwrap();
+    out.read_to_string(&mut said).unwrap();
+    let mut err = run.stderr.take().unwrap();
+    err.read_to_string(&mut errors).unwrap();
+    let status = run.wait().unwrap();
+    assert!(status.success() && said == "ok\n", "{status} {said}");
+    let warning = errors.trim_start_matches('x');
+    assert!(warning.contains("swap is full"), "{warning}");
+}
+
+/// The same where the kernel writes one at a time, and that one waits for its pages.
+#[test]
+fn standard_error_that_the_program_writes() {
+    let program = compile("full_error");
+    let dir = Dir::new("errors_file");
+    let log = File::create(dir.join("log")).unwrap();
+    let status = Command::new(hugeswap())
+        .args(["run", "--memory", "64M", "--swap-size", "96M", "--swap"])
+        .arg(dir.path())
+        .args(["--", program.to_str().unwrap(), "writes"])
+        .stderr(log)
+        .status()
+        .unwrap();
+    assert!(status.success(), "{status}");
+}
+
 /// A preloaded library's functions are the program's, and not for threads of the engine's.
 #[test]
 fn a_clock_of_its_own() {

@@ -3,8 +3,9 @@
 use std::fs::File;
 
 use hugeswap_control::stats::Stats;
+use hugeswap_host::aside;
 
-use super::{Plan, Run, STRICT_ENDS};
+use super::{Plan, Run, SAY, STRICT_ENDS};
 use crate::core_file::Cores;
 use crate::sys::{self, Ended, Status};
 use crate::words::News;
@@ -95,9 +96,10 @@ impl Run {
                 );
             }
         }
+        aside::finish(SAY);
         News::Ended { status: s, stays }.tell(status);
         // Daemons may live on; readers of our streams need not wait for them.
-        sys::detach_streams(&[2]);
+        aside::then(|| sys::detach_streams(&[2]));
     }
 
     fn figures(&self, plan: &Plan<'_>, ended: Option<Status>) -> serde_json::Value {

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hugeswap_control::{Orders, Phase, Usage, Writer};
+use hugeswap_host::aside;
 use hugeswap_host::sizing::Chosen;
 use hugeswap_mm::PAGE_SIZE;
 use hugeswap_sys::sched;
@@ -77,6 +78,11 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The same while a process waits for its share, or a device is swapped off.
 const LOOK_SOON: Duration = Duration::from_millis(10);
 
+/// How long who waits for the program waits for what is said of it, where nobody reads that.
+pub(super) const SAY: Duration = Duration::from_secs(1);
+/// The same for the end of the supervisor, for which nobody waits.
+const SAY_LAST: Duration = Duration::from_secs(10);
+
 const STRICT_ENDS: &str = "hugeswap: a program of the run is unmanaged, so --strict ends the run";
 
 /// Processes wait for what this thread gives them, be it memory or swap, and it has little to do.
@@ -140,6 +146,7 @@ impl Run {
                 self.devices
                     .iter()
                     .for_each(devices::Opened::give_length_back);
+                aside::finish(SAY_LAST);
                 return 0;
             }
             let leaving = usages.iter().any(|u| u.phase == Phase::Leaving);
@@ -196,6 +203,7 @@ impl Run {
         status: &Arc<File>,
         front: &Arc<Front>,
     ) -> io::Result<Arc<Mutex<Option<Ended>>>> {
+        aside::begin(tasks::start)?;
         self.discard_free()?;
         let bell = || self.processes.bell();
         watch::front(alive, Arc::clone(status), Arc::clone(front), bell())?;
@@ -207,6 +215,7 @@ impl Run {
         self.kill_all();
         let _ = sys::wait(self.program);
         errln!("hugeswap: {}", why.message);
+        aside::finish(SAY);
         News::ended_alone(why.code).tell(status);
         0
     }
