@@ -183,7 +183,8 @@ impl Admission {
         }
     }
 
-    /// These pages, which no walk brought in, leave memory for the pool or a device.
+    /// These pages leave memory for the pool or a device. Those that a walk brought in go to a device; they are away as the others
+    /// are, and a jump may want them.
     pub fn leave(&self, pmd: Pmd, pages: PageMask, now: u32, fill: impl FnOnce() -> Fill) {
         let all = pages.runs().flatten();
         let n = all.filter(|page| self.ages.leaves(pmd, *page, now)).count();

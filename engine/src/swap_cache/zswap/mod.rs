@@ -237,14 +237,14 @@ impl<M: Memory> SwapCache<M> {
             return Admits::All;
         }
         pool.reads_take(z.admission.device_ns());
+        if z.decides() {
+            let now = self.lru.time();
+            z.admission.leave(pmd, pages, now, || self.fill(pool));
+        }
         match list {
             List::Walk => Admits::Nothing,
             List::Main if !z.decides() => Admits::All,
-            List::Main => {
-                let now = self.lru.time();
-                z.admission.leave(pmd, pages, now, || self.fill(pool));
-                z.admission.admits()
-            }
+            List::Main => z.admission.admits(),
         }
     }
 
