@@ -8,7 +8,7 @@ use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// Lines that may wait. What is said beyond is lost.
+/// Lines that may wait. What is said beyond is lost, and what is to be done beyond is done at once.
 const LINES: usize = 256;
 
 static SPEAKER: OnceLock<Speaker> = OnceLock::new();
@@ -62,10 +62,14 @@ impl Speaker {
 
     fn say(&self, item: Item) {
         self.waiting.add();
-        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
+        let Err(TrySendError::Full(item) | TrySendError::Disconnected(item)) =
             self.queue.try_send(item)
-        {
-            self.waiting.done();
+        else {
+            return;
+        };
+        self.waiting.done();
+        if let Item::Then(job) = item {
+            job();
         }
     }
 }
@@ -110,11 +114,10 @@ pub fn then(job: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Waits until all has been said, but no longer than that.
-pub fn finish(most: Duration) {
-    if let Some(speaker) = SPEAKER.get() {
-        speaker.waiting.none_within(most);
-    }
+/// Waits until all has been said, but no longer than that. Whether it has.
+pub fn finish(most: Duration) -> bool {
+    let speaker = SPEAKER.get();
+    speaker.is_none_or(|s| s.waiting.none_within(most))
 }
 
 #[cfg(test)]
@@ -131,10 +134,20 @@ mod tests {
         let thread = std::thread::spawn(job);
         let line = vec![b'x'; 4096];
         let is_over = Arc::new(AtomicBool::new(false));
-        for _ in 0..2 * LINES {
-            speaker.say(Item::Text(line.clone()));
-        }
+        let fill = || {
+            for _ in 0..2 * LINES {
+                speaker.say(Item::Text(line.clone()));
+            }
+        };
+        fill();
         assert!(!speaker.waiting.none_within(Duration::from_millis(10)));
+        // By now the thread waits for the reader.
+        fill();
+        let over = Arc::clone(&is_over);
+        speaker.say(Item::Then(Box::new(move || {
+            over.store(true, Ordering::Release)
+        })));
+        assert!(is_over.swap(false, Ordering::AcqRel), "there was no room");
         let mut read = vec![0; 64 * 4096];
         from.read_exact(&mut read).unwrap();
         assert!(read.iter().all(|&b| b == b'x'));
@@ -150,6 +163,6 @@ mod tests {
         drop(speaker);
         thread.join().unwrap();
         let rest = reader.join().unwrap();
-        assert!(rest < 2 * LINES * 4096, "some were lost");
+        assert!(rest < 4 * LINES * 4096, "some were lost");
     }
 }

@@ -88,10 +88,14 @@ fn strict_mode(nr: i64, args: [usize; 6]) -> i64 {
         return call();
     }
     tell_of(0, Filter::Comes);
-    match call() {
+    let result = match call() {
         r if r == -i64::from(libc::EINVAL) => sandbox::be_strict(),
         r => r,
+    };
+    if result < 0 {
+        tell_of(0, Filter::Refused);
     }
+    result
 }
 
 /// PR_SET_SYSCALL_USER_DISPATCH and PR_SYS_DISPATCH_ON.

@@ -174,46 +174,46 @@ pub fn take_back(program: usize) -> Result<usize, Errno> {
 
 fn filter_at(program: usize) -> Result<Vec<Instruction>, Errno> {
     match program {
-        0 => Ok(strict()),
+        0 => Ok(STRICT.to_vec()),
         at => read(at),
     }
 }
 
 /// The strict mode as a filter: read, write, exit, rt_sigreturn.
-fn strict() -> Vec<Instruction> {
+static STRICT: [Instruction; 13] = {
     const ARCH: u32 = 4;
-    let op = |code, jt, jf, k| Instruction { code, jt, jf, k };
-    let end = op(0x06, 0, 0, libc::SECCOMP_RET_KILL_THREAD);
-    let mut filter = vec![
+    const fn op(code: u16, jt: u8, jf: u8, k: u32) -> Instruction {
+        Instruction { code, jt, jf, k }
+    }
+    const fn is(nr: i64) -> Instruction {
+        op(0x15, 0, 1, nr as u32)
+    }
+    const END: Instruction = op(0x06, 0, 0, libc::SECCOMP_RET_KILL_THREAD);
+    const ALLOW: Instruction = op(0x06, 0, 0, libc::SECCOMP_RET_ALLOW);
+    [
         op(0x20, 0, 0, ARCH),
         op(0x15, 1, 0, arch::AUDIT),
-        end,
+        END,
         op(0x20, 0, 0, 0),
-    ];
-    for nr in [
-        libc::SYS_read,
-        libc::SYS_write,
-        libc::SYS_exit,
-        libc::SYS_rt_sigreturn,
-    ] {
-        filter.push(op(0x15, 0, 1, nr as u32));
-        filter.push(op(0x06, 0, 0, libc::SECCOMP_RET_ALLOW));
-    }
-    filter.push(end);
-    filter
-}
+        is(libc::SYS_read),
+        ALLOW,
+        is(libc::SYS_write),
+        ALLOW,
+        is(libc::SYS_exit),
+        ALLOW,
+        is(libc::SYS_rt_sigreturn),
+        ALLOW,
+        END,
+    ]
+};
 
-/// Puts this thread under the strict mode's filter, which was noted last; the result is the kernel's.
+/// Puts this thread under the strict mode's filter; the result is the kernel's.
 /// It ends a thread by SIGSYS and not by SIGKILL, which only the end of the process shows: that is set
 /// right there.
 pub fn be_strict() -> i64 {
-    let Some(noted) = from(&FILTERS).next() else {
-        return -i64::from(libc::EINVAL);
-    };
-    let filter = &noted.filter;
     let program = libc::sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_ptr() as *mut libc::sock_filter,
+        len: STRICT.len() as u16,
+        filter: STRICT.as_ptr() as *mut libc::sock_filter,
     };
     let args = [
         libc::SECCOMP_SET_MODE_FILTER as usize,

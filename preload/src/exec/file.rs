@@ -237,6 +237,13 @@ mod tests {
         assert_eq!(judge(b"/bin/sh"), Some(Program::Other));
         assert_eq!(judge(b"/nowhere"), None);
         assert_eq!(judge(b"/"), None);
+        // A writer that waits would be let go of.
+        let fifo = std::env::temp_dir().join(format!("hugeswap-fifo-{}", std::process::id()));
+        let name = CString::new(fifo.as_os_str().as_bytes()).unwrap();
+        // SAFETY: a C string.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o755) }, 0);
+        assert_eq!(judge(fifo.as_os_str().as_bytes()), None);
+        fs::remove_file(fifo).unwrap();
         let path = std::env::temp_dir().join(format!("hugeswap-exec-{}", std::process::id()));
         let script = path.with_extension("script");
         let mut fixed = vec![0u8; 64];

@@ -96,7 +96,8 @@ impl Run {
                 );
             }
         }
-        aside::finish(SAY);
+        // Who reads the program's output first, and then its errors, waits for the front's end.
+        let stays = !aside::finish(SAY) || stays;
         News::Ended { status: s, stays }.tell(status);
         // Daemons may live on; readers of our streams need not wait for them.
         aside::then(|| sys::detach_streams(&[2]));

@@ -80,7 +80,7 @@ const LOOK_SOON: Duration = Duration::from_millis(10);
 
 /// How long who waits for the program waits for what is said of it, where nobody reads that.
 pub(super) const SAY: Duration = Duration::from_secs(1);
-/// The same for the end of the supervisor, for which nobody waits.
+/// The same for the end of the supervisor, for which nobody waits then.
 const SAY_LAST: Duration = Duration::from_secs(10);
 
 const STRICT_ENDS: &str = "hugeswap: a program of the run is unmanaged, so --strict ends the run";
@@ -146,7 +146,7 @@ impl Run {
                 self.devices
                     .iter()
                     .for_each(devices::Opened::give_length_back);
-                aside::finish(SAY_LAST);
+                let _ = aside::finish(SAY_LAST);
                 return 0;
             }
             let leaving = usages.iter().any(|u| u.phase == Phase::Leaving);
@@ -215,7 +215,7 @@ impl Run {
         self.kill_all();
         let _ = sys::wait(self.program);
         errln!("hugeswap: {}", why.message);
-        aside::finish(SAY);
+        let _ = aside::finish(SAY);
         News::ended_alone(why.code).tell(status);
         0
     }

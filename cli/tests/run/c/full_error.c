@@ -15,11 +15,7 @@ static void *writes(void *arg) {
 int main(int argc, char **argv) {
   (void)argv;
   pthread_t t;
-  p = map_rw(bytes);
-  fill(p, bytes, 1);
-  if (argc > 1) {
-    MUST(pthread_create(&t, 0, writes, 0) == 0);
-  } else {
+  if (argc == 1) {
     static char text[PAGE];
     memset(text, 'x', sizeof text);
     int flags = fcntl(2, F_GETFL);
@@ -29,6 +25,9 @@ int main(int argc, char **argv) {
       }
     MUST(fcntl(2, F_SETFL, flags) == 0);
   }
+  p = map_rw(bytes);
+  fill(p, bytes, 1);
+  if (argc > 1) MUST(pthread_create(&t, 0, writes, 0) == 0);
   for (int i = 0; i < 6; i++) {
     char *q = map_rw(16 * MB);
     fill(q, 16 * MB, i);

@@ -82,6 +82,13 @@ static void of_vfork_child(void) {
     _exit(0);
   }
   wait_ok(pid, "the child");
+  pid = vfork();
+  MUST(pid >= 0);
+  if (pid == 0) {
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT)) _exit(3);
+    syscall(SYS_exit, 0);
+  }
+  wait_ok(pid, "the strict child");
 }
 
 static int go;
