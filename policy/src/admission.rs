@@ -4,21 +4,24 @@
 //! pages come back ([`Ages`]), and from what was measured: how small pages become, and what it takes to compress one, to have one back
 //! from the pool, and to read one. Without the pool those that come back at a short distance would never have left. In
 //! it there is room for the next, more of them than it takes memory by as much as they become smaller. The others are read. Every
-//! page that leaves is compressed, and those that nobody wants in time go on to the device. All sizes are compared; the one
-//! that costs least is the aim, if that is worth a change.
+//! page that leaves is compressed, but for those that walks brought in, and those that nobody wants in time go on to the device. All
+//! sizes are compared, with either codec; what costs least is the aim, if that is worth a change.
 
 use crate::ages::{Ages, Curve};
+use crate::turns::List;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use hugeswap_mm::{PageMask, Pmd, PAGE_SIZE};
 
 /// Averages forget: this many pages count as much as all before. What is thought before anything was tried counts as `FEW`.
 const MEMORY: u64 = 2048;
+/// The same for the way by which pages of the sample leave.
+const LATELY: u64 = 256;
 const FEW: u64 = 4;
 /// What "all" is in an average.
 const ONE: u32 = 1 << 16;
 /// Where nothing else can be done with them, pages are worth a try as long as they become smaller than this.
 const ANY_SMALLER: u32 = ONE / 10 * 9;
-/// The part of the limit that the pool may take at most, and in which steps sizes are compared.
+/// The part of the limit that the pool may take at most, where it is not given, and in which steps sizes are compared.
 const MOST: u32 = ONE / 4 * 3;
 const STEP: u32 = ONE / 64;
 /// By how much that changes at a time. What has been given up has to be compressed again.
@@ -86,10 +89,14 @@ pub struct Admission {
     tried: AtomicU32,
     asked: AtomicU32,
     ages: Ages,
+    /// How many of those that leave no walk has brought in.
+    main: AtomicU32,
     /// Of the sample, since the last look.
     seen: AtomicU32,
-    /// Of the limit.
+    /// Of the limit. It is no larger than `most`, which it always is if it is given.
     share: AtomicU32,
+    most: u32,
+    is_given: bool,
     /// What a fault costs that finds its page in the pool, and one that has to read.
     pool: Cost,
     device: Cost,
@@ -115,6 +122,44 @@ pub struct Fill {
     pub bytes: usize,
     /// Pages that the process may have.
     pub limit: i64,
+    /// Of the codec that is in use, and of the other. None where there is no choice.
+    pub codecs: Option<[Effort; 2]>,
+}
+
+/// What a codec makes of a page: bytes, and the time that this takes, out and back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Effort {
+    pub bytes: u32,
+    pub out_ns: u32,
+    pub back_ns: u32,
+}
+
+/// What is to become of the codec.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Use {
+    This,
+    /// The other one costs less.
+    Other,
+}
+
+/// What becomes of pages with one of the codecs: how many take the room of one, and what they cost.
+struct Way {
+    dense: f64,
+    compress_ns: f64,
+    hit_ns: f64,
+}
+
+impl Way {
+    /// The same by the other codec.
+    fn by_other(&self, [this, other]: [Effort; 2]) -> Way {
+        let more = |a: u32, b: u32| f64::from(b) - f64::from(a);
+        Way {
+            dense: self.dense * f64::from(this.bytes.max(1)) / f64::from(other.bytes.max(1)),
+            compress_ns: (self.compress_ns + more(this.out_ns, other.out_ns)).max(0.0),
+            hit_ns: (self.hit_ns + more(this.back_ns, other.back_ns)).max(0.0),
+        }
+    }
 }
 
 /// The average with `n` more of this value.
@@ -142,15 +187,20 @@ fn would_leave(curve: &Curve, pages: f64, limit: f64) -> f64 {
 impl Admission {
     /// For a process that may have so many pages.
     pub fn new(limit: u64) -> Admission {
-        Admission::by(Ages::new(limit))
+        Admission::by(Ages::new(limit), MOST, false)
     }
 
-    /// Where the size is given.
-    pub fn of_given_size() -> Admission {
-        Admission::by(Ages::none())
+    /// The pool has so much of the limit. The codec is to be found out.
+    pub fn of_share(limit: u64, percent: u32) -> Admission {
+        Admission::by(Ages::new(limit), ONE / 100 * percent, true)
     }
 
-    fn by(ages: Ages) -> Admission {
+    /// Nothing is to be found out.
+    pub fn none() -> Admission {
+        Admission::by(Ages::none(), 0, true)
+    }
+
+    fn by(ages: Ages, most: u32, is_given: bool) -> Admission {
         Admission {
             size: AtomicU32::new(ONE / 2),
             small: AtomicU32::new(ONE),
@@ -158,8 +208,11 @@ impl Admission {
             tried: AtomicU32::new(FEW as u32),
             asked: AtomicU32::new(0),
             ages,
+            main: AtomicU32::new(ONE),
             seen: AtomicU32::new(0),
-            share: AtomicU32::new(0),
+            share: AtomicU32::new(if is_given { most } else { 0 }),
+            most,
+            is_given,
             pool: Cost::new(POOL_NS),
             device: Cost::new(DEVICE_NS),
         }
@@ -185,10 +238,19 @@ impl Admission {
 
     /// These pages leave memory for the pool or a device. Those that a walk brought in go to a device; they are away as the others
     /// are, and a jump may want them.
-    pub fn leave(&self, pmd: Pmd, pages: PageMask, now: u32, fill: impl FnOnce() -> Fill) {
+    pub fn leave(
+        &self,
+        pmd: Pmd,
+        pages: PageMask,
+        list: List,
+        now: u32,
+        fill: impl FnOnce() -> Fill,
+    ) -> Use {
         let all = pages.runs().flatten();
         let n = all.filter(|page| self.ages.leaves(pmd, *page, now)).count();
-        self.saw(n, fill);
+        let main = if list == List::Main { ONE } else { 0 };
+        mix(&self.main, main, n, LATELY);
+        self.saw(n, fill)
     }
 
     /// Pages are there again.
@@ -198,13 +260,13 @@ impl Admission {
         pages: PageMask,
         now: impl Fn() -> u32,
         fill: impl FnOnce() -> Fill,
-    ) {
+    ) -> Use {
         let walks = pages.count() >= WALK;
         let all = pages.runs().flatten();
         let n = all
             .filter(|page| self.ages.comes_back(pmd, *page, walks, &now))
             .count();
-        self.saw(n, fill);
+        self.saw(n, fill)
     }
 
     /// These had not left, after all.
@@ -227,65 +289,84 @@ impl Admission {
         self.device.ns.load(Relaxed)
     }
 
-    fn saw(&self, n: usize, fill: impl FnOnce() -> Fill) {
+    fn saw(&self, n: usize, fill: impl FnOnce() -> Fill) -> Use {
         let n = n as u32;
-        if n > 0 && self.seen.fetch_add(n, Relaxed) + n >= LOOK {
-            self.seen.store(0, Relaxed);
-            let aim = self.aim(fill());
+        if n == 0 || self.seen.fetch_add(n, Relaxed) + n < LOOK {
+            return Use::This;
+        }
+        self.seen.store(0, Relaxed);
+        let (aim, codec) = self.aim(&fill());
+        if !self.is_given {
             let share = self.share.load(Relaxed);
             let share = aim.clamp(share.saturating_sub(SHRINK), share + GROW);
             self.share.store(share, Relaxed);
         }
+        codec
     }
 
-    /// The share of the limit that would cost least, if that is worth a change.
-    fn aim(&self, fill: Fill) -> u32 {
+    /// The share of the limit that would cost least, and by which codec, if that is worth a change.
+    fn aim(&self, fill: &Fill) -> (u32, Use) {
         let share = self.share.load(Relaxed);
         let curve = self.ages.curve();
-        let cost = |share| self.cost(share, fill, &curve);
-        let now = cost(share);
-        let sizes = (0..=MOST / STEP).map(|i| (i * STEP, cost(i * STEP)));
-        let least = |a: (u32, f64), b: (u32, f64)| if b.1 < a.1 { b } else { a };
-        let (aim, cost) = sizes.fold((share, now), least);
-        if cost + now * WORTH < now {
-            aim
-        } else {
-            share
+        let this = self.way(fill);
+        let other = fill.codecs.map(|codecs| this.by_other(codecs));
+        let least = |way: &Way| {
+            let sizes = (0..=self.most / STEP).map(|i| i * STEP);
+            let costs = sizes.map(|share| (share, self.cost(share, way, fill, &curve)));
+            costs.reduce(|a, b| if b.1 < a.1 { b } else { a })
+        };
+        let (aim, by_this) = least(&this).unwrap_or((0, 0.0));
+        // A pool of given size takes no more of that than it needs.
+        let now = match self.is_given {
+            true => by_this,
+            false => self.cost(share, &this, fill, &curve),
+        };
+        let is_worth = |cost: f64| cost + now * WORTH < now;
+        match other.and_then(|way| least(&way)) {
+            Some((aim, cost)) if cost < by_this && is_worth(cost) => (aim, Use::Other),
+            _ if is_worth(by_this) => (aim, Use::This),
+            _ => (share, Use::This),
+        }
+    }
+
+    /// What becomes of pages as things are.
+    fn way(&self, fill: &Fill) -> Way {
+        Way {
+            dense: match fill.stored >= PACKED {
+                // Free places between them are to be had.
+                true => (fill.stored * PAGE_SIZE) as f64 / fill.bytes.max(1) as f64,
+                false => 1.0 / part(&self.size).max(0.01),
+            },
+            compress_ns: f64::from(self.compress_ns.load(Relaxed)),
+            hit_ns: self.pool.page(),
         }
     }
 
     /// What a page that leaves costs, in ns, with a pool that takes this share of the limit.
-    fn cost(&self, share: u32, fill: Fill, curve: &Curve) -> f64 {
+    fn cost(&self, share: u32, way: &Way, fill: &Fill, curve: &Curve) -> f64 {
         let limit = fill.limit.max(1) as f64;
         let (size, now) = (limit * f64::from(share) / f64::from(ONE), fill.pages as f64);
-        let dense = match fill.stored >= PACKED {
-            // Free places between them are to be had.
-            true => (fill.stored * PAGE_SIZE) as f64 / fill.bytes.max(1) as f64,
-            false => 1.0 / part(&self.size).max(0.01),
-        };
         let back = curve.ever();
         let more = match size - now {
             more if more > 0.0 => would_leave(curve, more, limit),
             less => -curve.within(-less),
         };
+        let wanted = back + more;
+        if share == 0 {
+            return wanted * self.device.page();
+        }
         let small = part(&self.small).max(0.01);
         // Those that are not stored do not take up room.
-        let reach = size * dense / small - (size - now);
-        let wanted = back + more;
+        let reach = size * way.dense / small - (size - now);
         let in_reach = (curve.within(reach.max(0.0)) + more).max(0.0);
-        let hits = match share {
-            0 => 0.0,
-            _ => in_reach * small,
-        };
-        let leave = 1.0 + more;
-        let in_vain = leave * small - hits;
+        let hits = in_reach * small;
+        let tried = (part(&self.main) + more).max(0.0);
+        let in_vain = (tried * small - hits).max(0.0);
         let out = f64::from(OUT_NS);
-        let compress = f64::from(self.compress_ns.load(Relaxed)) + out;
-        let pool = match share {
-            0 => 0.0,
-            _ => hits * self.pool.page() + leave * compress + in_vain.max(0.0) * out,
-        };
-        (wanted - hits) * self.device.page() + pool
+        (wanted - hits) * self.device.page()
+            + hits * way.hit_ns
+            + tried * (way.compress_ns + out)
+            + in_vain * out
     }
 
     /// What is to be done with the next range that leaves.
@@ -328,6 +409,7 @@ impl Admission {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hugeswap_mm::PMD_NR;
     use std::collections::BTreeMap;
 
     const MEMORY: usize = 1280;
@@ -335,6 +417,16 @@ mod tests {
     const POOL: u32 = 12_000;
     const DEVICE: u32 = 85_000;
     const COMPRESS: u64 = 10_000;
+
+    fn fill_of(pages: usize, stored: usize) -> Fill {
+        Fill {
+            pages,
+            stored,
+            bytes: pages * PAGE_SIZE,
+            limit: MEMORY as i64,
+            codecs: None,
+        }
+    }
 
     fn new() -> Admission {
         let a = Admission::new(MEMORY as u64);
@@ -366,10 +458,8 @@ mod tests {
             let even = ((x >> 33) + 1) as f64 / (1_u64 << 31) as f64;
             let most = ratio * fixed.unwrap_or(a.most(MEMORY as i64));
             let fill = Fill {
-                pages: pool.len() / ratio,
-                stored: pool.len(),
                 bytes: pool.len() * PAGE_SIZE / ratio,
-                limit: MEMORY as i64,
+                ..fill_of(pool.len() / ratio, pool.len())
             };
             let place = |page: usize| {
                 (
@@ -383,7 +473,7 @@ mod tests {
             let mut ns = 0;
             if at >= resident {
                 let (pmd, one) = place(page);
-                a.come_back(pmd, one, || clock, || fill);
+                let _ = a.come_back(pmd, one, || clock, || fill);
                 let hit = pool.remove(&left[page]).is_some();
                 ns += u64::from(HAND_OVER_NS + if hit { POOL } else { DEVICE });
             }
@@ -392,7 +482,7 @@ mod tests {
             for page in order[now.min(had)..had].iter().copied() {
                 clock += 1;
                 let (pmd, one) = place(page);
-                a.leave(pmd, one, clock, || fill);
+                let _ = a.leave(pmd, one, List::Main, clock, || fill);
                 let admits = fixed.map_or_else(
                     || a.admits(),
                     |n| match n {
@@ -467,17 +557,11 @@ mod tests {
     #[test]
     fn reads_bring_others_as_long_as_there_is_room_for_what_becomes_small() {
         let a = new();
-        let fill = |pages| Fill {
-            pages,
-            stored: 0,
-            bytes: 0,
-            limit: 1280,
-        };
-        let at = |pages| a.brings(fill(pages), 320);
+        let at = |pages| a.brings(fill_of(pages, 0), 320);
         assert_eq!([0, 299, 300, 320, 400].map(at), [BRINGS, BRINGS, 0, 0, 0]);
-        assert_eq!(a.brings(fill(0), 0), 0);
+        assert_eq!(a.brings(fill_of(0, 0), 0), 0);
         a.compressed(0, 0, 1000, 0);
-        assert_eq!(a.brings(fill(0), 320), 0);
+        assert_eq!(a.brings(fill_of(0, 0), 320), 0);
     }
 
     /// A handful of pages says how small they become, as long as nothing else does.
@@ -512,28 +596,61 @@ mod tests {
         assert_eq!(pool_after(&a, even), 0);
     }
 
+    /// Half of the size is worth some time where reads take long, and a little of it is not.
+    #[test]
+    fn the_codec_is_the_one_that_costs_less() {
+        let by = |bytes, out_ns| Effort {
+            bytes,
+            out_ns,
+            back_ns: out_ns / 3,
+        };
+        let quick = by(1200, 4000);
+        for (ratio, device, slow, is_worth) in [
+            (6, 85_000, by(1100, 16_000), false),
+            (3, 200_000, by(600, 16_000), true),
+        ] {
+            for (codecs, changes) in [([quick, slow], is_worth), ([slow, quick], !is_worth)] {
+                let a = new();
+                (0..3000).for_each(|_| a.device_took(1, device));
+                lru(&a, even, ratio, None);
+                let pool = a.most(MEMORY as i64);
+                let fill = Fill {
+                    codecs: Some(codecs),
+                    ..fill_of(pool, ratio * pool)
+                };
+                let changed = a.aim(&fill).1 == Use::Other;
+                assert_eq!(changed, changes, "{codecs:?}");
+            }
+        }
+    }
+
+    /// Pages that walks have brought in are not compressed when they leave, so that costs nothing.
+    #[test]
+    fn a_few_jumps_among_walks_are_worth_a_pool() {
+        for (list, expected) in [(List::Main, false), (List::Walk, true)] {
+            let a = new();
+            for i in 0..2000 {
+                let (pmd, now) = (Pmd(i % 8), 512 * i);
+                let _ = a.leave(pmd, PageMask::FULL, list, now, || fill_of(0, 0));
+                for page in (0..PMD_NR).step_by(32) {
+                    let one = PageMask::of(page..page + 1);
+                    let _ = a.come_back(pmd, one, || now + 400, || fill_of(0, 0));
+                }
+                let rest = PageMask::FULL;
+                let _ = a.come_back(pmd, rest, || now + 500, || fill_of(0, 0));
+            }
+            assert_eq!(a.most(MEMORY as i64) > 0, expected, "{list:?}");
+        }
+    }
+
     #[test]
     fn what_stays_large_is_left_alone_but_tried() {
         let a = new();
         a.compressed(0, 0, 1_000_000, 1_000_000 * COMPRESS);
         let all = (0..3200).map(|i| {
-            a.leave(Pmd(i), PageMask::FULL, 512 * i, || Fill {
-                pages: 0,
-                stored: 0,
-                bytes: 0,
-                limit: 1280,
-            });
-            a.come_back(
-                Pmd(i),
-                PageMask::FULL,
-                || 512 * i + 700,
-                || Fill {
-                    pages: 0,
-                    stored: 0,
-                    bytes: 0,
-                    limit: 1280,
-                },
-            );
+            let fill = || fill_of(0, 0);
+            let _ = a.leave(Pmd(i), PageMask::FULL, List::Main, 512 * i, fill);
+            let _ = a.come_back(Pmd(i), PageMask::FULL, || 512 * i + 700, fill);
             a.admits()
         });
         let all = all.collect::<Vec<_>>();
@@ -558,14 +675,8 @@ mod tests {
         let a = new();
         assert!(pool_after(&a, even) > MEMORY / 4);
         for i in 0..200 {
-            a.leave(Pmd(1000 + i), PageMask::FULL, (1 << 20) + 512 * i, || {
-                Fill {
-                    pages: 100,
-                    stored: 500,
-                    bytes: 100 * PAGE_SIZE,
-                    limit: 1280,
-                }
-            });
+            let (pmd, now) = (Pmd(1000 + i), (1 << 20) + 512 * i);
+            let _ = a.leave(pmd, PageMask::FULL, List::Main, now, || fill_of(100, 500));
         }
         assert_eq!(
             (a.most(MEMORY as i64), a.admits() == Admits::All),

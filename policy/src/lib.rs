@@ -28,7 +28,7 @@ pub mod turns;
 mod unit;
 mod watermark;
 
-pub use admission::{Admission, Admits, Fill};
+pub use admission::{Admission, Admits, Effort, Fill, Use};
 pub use credit::{Credit, AT_A_TIME};
 pub use hints::{Hints, Huge, Pattern, SwapIn};
 pub use intake::Intake;

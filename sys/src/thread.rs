@@ -247,6 +247,18 @@ pub unsafe fn ask_for_time(clock_gettime: usize) {
     CLOCK.store(clock_gettime, Release);
 }
 
+/// Nanoseconds for which this thread has had a processor. A system call.
+pub fn cpu_ns() -> u64 {
+    let mut ts = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let args = [libc::CLOCK_THREAD_CPUTIME_ID as usize, &raw mut ts as usize];
+    // SAFETY: the structure outlives the call.
+    let _ = unsafe { syscall(libc::SYS_clock_gettime, args) };
+    ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
+}
+
 /// Nanoseconds of the monotonic clock.
 pub fn now_ns() -> u64 {
     let mut ts = libc::timespec {

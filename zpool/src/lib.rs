@@ -13,10 +13,11 @@ mod choice;
 mod codec;
 mod slab;
 
+pub use choice::Outcome;
 pub use codec::{Codec, Decoder, Encoder, Wrong};
 pub use slab::{Handle, BLOCK_PAGES, LARGEST};
 
-use choice::{Choice, Outcome};
+use choice::Choice;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use hugeswap_mm::{Page, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
 use hugeswap_sys::limits::beyond_memory;
@@ -35,8 +36,6 @@ const OWNER: usize = WORD;
 const WASTE_PART: usize = 16;
 /// Empty blocks that are kept for what comes next.
 const SPARE: usize = 8;
-/// The most that a probe is believed to take.
-const PROBE_MAX_NS: u64 = 200_000;
 
 pub struct Zpool {
     base: usize,
@@ -124,12 +123,14 @@ impl Zpool {
         Pages(self.newly_used.swap(0, Relaxed))
     }
 
-    fn note_use(&self, bytes: usize) {
+    /// So many bytes are used from now on. Whether there are any.
+    fn note_use(&self, bytes: usize) -> bool {
         if bytes > 0 {
             let pages = bytes.div_ceil(PAGE_SIZE);
             self.codecs.fetch_add(pages, Relaxed);
             self.newly_used.fetch_add(pages, Relaxed);
         }
+        bytes > 0
     }
 
     /// Where objects begin, and the table of blocks: for the reader of a core file.
@@ -184,15 +185,20 @@ impl Zpool {
         let mut small = [0; LARGEST];
         let mut encoder = self.encoders[By::Reclaim as usize].lock();
         self.compare(&mut encoder, page, &mut small[HEAD..]);
-        let start = thread::now_ns();
-        let made = encoder.compress(self.choice.codec(), page, &mut small[HEAD..]);
+        let start = thread::cpu_ns();
+        let made = self.make(&mut encoder, self.choice.codec(), page, &mut small[HEAD..]);
         self.note_use(encoder.newly_used());
-        (made.map(|(_, n)| n + HEAD), thread::now_ns() - start)
+        (made.map(|(_, n)| n + HEAD), thread::cpu_ns() - start)
     }
 
-    /// A fault takes so long that has to read from a device. As long as that was not said there is none.
-    pub fn reads_take(&self, ns: u32) {
-        self.choice.reads_take(ns);
+    /// What has come of the codec in use, and of the other, where there is a choice.
+    pub fn outcomes(&self) -> Option<[Outcome; 2]> {
+        self.choice.outcomes()
+    }
+
+    /// The next pages are for the codec that is not in use.
+    pub fn take_other_codec(&self) {
+        self.choice.take_other();
     }
 
     fn compress(&self, page: &Page, to: &mut [u8], by: By) -> Option<(Codec, usize)> {
@@ -200,8 +206,25 @@ impl Zpool {
         if by == By::Reclaim {
             self.compare(&mut encoder, page, to);
         }
-        let made = encoder.compress(self.choice.codec(), page, to);
+        let made = self.make(&mut encoder, self.choice.codec(), page, to);
         self.note_use(encoder.newly_used());
+        made
+    }
+
+    /// Compresses the page; by Zstandard, too, where it does not become small enough by LZ4.
+    fn make(
+        &self,
+        encoder: &mut Encoder,
+        codec: Codec,
+        page: &Page,
+        to: &mut [u8],
+    ) -> Option<(Codec, usize)> {
+        let made = encoder.compress(codec, page, to);
+        if made.is_some() || codec != Codec::Lz4 || !self.choice.tries_again() {
+            return made;
+        }
+        let made = encoder.compress(Codec::Zstd, page, to);
+        self.choice.tried_again(made.is_some());
         made
     }
 
@@ -224,23 +247,31 @@ impl Zpool {
         page: &Page,
         to: &mut [u8],
     ) -> Option<Outcome> {
-        let start = thread::now_ns();
-        let bytes = match encoder.compress(codec, page, to) {
+        let start = thread::cpu_ns();
+        let mut is_new = false;
+        let made;
+        let bytes = match self.make(encoder, codec, page, to) {
             Some((Codec::Word, _)) => return None,
-            Some((_, n)) => {
+            Some((codec, n)) => {
+                made = thread::cpu_ns();
                 let mut back = [0; PAGE_SIZE];
                 let mut decoder = self.decoders[By::Reclaim as usize].lock();
                 decoder.decompress(codec, &to[..n], &mut back).ok()?;
-                self.note_use(decoder.newly_used());
+                is_new = self.note_use(decoder.newly_used());
                 n
             }
-            None => PAGE_SIZE,
+            None => {
+                made = thread::cpu_ns();
+                PAGE_SIZE
+            }
         };
-        // Who was not running meanwhile has learnt nothing of the codec.
-        let ns = (thread::now_ns() - start).min(PROBE_MAX_NS);
-        Some(Outcome {
+        let opened = thread::cpu_ns();
+        // Memory that is used for the first time takes longer.
+        is_new |= self.note_use(encoder.newly_used());
+        (!is_new).then_some(Outcome {
             bytes: bytes as u32,
-            ns: ns as u32,
+            out_ns: (made - start) as u32,
+            back_ns: (opened - made) as u32,
         })
     }
 

@@ -12,11 +12,11 @@ use super::plan::Plan;
 use super::{Dir, FillBuffers, Frame, Memory, SwapCache, Taken};
 use crate::control::{Compress, CompressCodec, Settings};
 use crate::mm::{Page, PageMask, Pmd, PAGE_SIZE, PMD_NR};
-use crate::policy::{Admission, Admits, Fill, List, Unit};
-use crate::sys::thread::now_ns;
+use crate::policy::{Admission, Admits, Effort, Fill, List, Unit, Use};
+use crate::sys::thread::{cpu_ns, now_ns};
 use crate::sys::Errno;
 use crate::vma::{Had, IoState, Queue, RangeGuard};
-use crate::zpool::{By, Codec, Handle, How, Owner, Pages, Zpool, LARGEST};
+use crate::zpool::{By, Codec, Handle, How, Outcome, Owner, Pages, Zpool, LARGEST};
 use batches::{Batches, Made};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -56,22 +56,23 @@ struct Store {
 
 impl Zswap {
     pub(super) fn new(settings: &Settings) -> Result<Zswap, Errno> {
-        let share = settings.compress();
-        let mut zswap = Zswap {
-            alone: settings.devices == 0,
+        let (share, alone) = (settings.compress(), settings.devices == 0);
+        let limit = settings.limit_bytes / PAGE_SIZE as u64;
+        Ok(Zswap {
+            alone,
             pool: match share {
                 Compress::Off => None,
                 _ => Some(Box::new(Zpool::new(settings.limit_bytes, codec(settings))?)),
             },
             share,
-            admission: Admission::of_given_size(),
+            admission: match share {
+                Compress::Auto if !alone => Admission::new(limit),
+                Compress::Percent(n) if !alone => Admission::of_share(limit, n),
+                _ => Admission::none(),
+            },
             queue: Queue::default(),
             batches: Box::new(Batches::new()),
-        };
-        if zswap.decides() {
-            zswap.admission = Admission::new(settings.limit_bytes / PAGE_SIZE as u64);
-        }
-        Ok(zswap)
+        })
     }
 
     /// See `Zpool::places`; zeros where there is no pool.
@@ -100,6 +101,11 @@ impl Zswap {
     /// How much of the limit the pool takes is to be found out.
     fn decides(&self) -> bool {
         self.share == Compress::Auto && !self.alone
+    }
+
+    /// The pool, if something is to be found out of pages that leave: its size, or the codec.
+    fn learns(&self) -> Option<&Zpool> {
+        self.pool.as_deref().filter(|_| !self.alone)
     }
 
     /// Pages that the pool may have at any moment. What is more than [`Zswap::most`] goes on to a device, if there is one.
@@ -202,7 +208,7 @@ impl<M: Memory> SwapCache<M> {
 
     fn store_batch(&self, pool: &Zpool, what: &Store, pages: PageMask, by: By) -> Made {
         let mut made = Made::default();
-        let start = now_ns();
+        let start = cpu_ns();
         for (page, to) in pages.runs().flatten().zip(&mut made.handles) {
             let pmd = what.pmd;
             let from = (self.frames.addr(what.frame) + page * PAGE_SIZE) as *const Page;
@@ -221,7 +227,7 @@ impl<M: Memory> SwapCache<M> {
                 None => made.tally.poor += 1,
             }
         }
-        made.tally.ns = now_ns() - start;
+        made.tally.ns = cpu_ns() - start;
         self.charge_codecs(pool);
         if by == By::Handler {
             let stored = made.tally.stored.count();
@@ -236,11 +242,8 @@ impl<M: Memory> SwapCache<M> {
         if z.alone {
             return Admits::All;
         }
-        pool.reads_take(z.admission.device_ns());
-        if z.decides() {
-            let now = self.lru.time();
-            z.admission.leave(pmd, pages, now, || self.fill(pool));
-        }
+        let (now, fill) = (self.lru.time(), || self.fill(pool));
+        self.take(pool, z.admission.leave(pmd, pages, list, now, fill));
         match list {
             List::Walk => Admits::Nothing,
             List::Main if !z.decides() => Admits::All,
@@ -425,8 +428,20 @@ impl<M: Memory> SwapCache<M> {
         Plan::Loaded { pages: n }
     }
 
+    fn take(&self, pool: &Zpool, codec: Use) {
+        if codec == Use::Other {
+            pool.take_other_codec();
+        }
+    }
+
     fn fill(&self, pool: &Zpool) -> Fill {
+        let effort = |o: Outcome| Effort {
+            bytes: o.bytes,
+            out_ns: o.out_ns,
+            back_ns: o.back_ns,
+        };
         Fill {
+            codecs: pool.outcomes().map(|both| both.map(effort)),
             pages: pool.pages(),
             stored: pool.stored(),
             bytes: pool.object_bytes(),
@@ -437,18 +452,15 @@ impl<M: Memory> SwapCache<M> {
     /// Pages are resident, which may have been away.
     pub(super) fn note_return(&self, pmd: Pmd, pages: PageMask) {
         let z = &self.zswap;
-        let Some(pool) = z.pool.as_ref().filter(|_| z.decides()) else {
-            return;
-        };
-        if self.lru.has_evicted() {
-            let now = || self.lru.time();
-            z.admission.come_back(pmd, pages, now, || self.fill(pool));
+        if let Some(pool) = z.learns().filter(|_| self.lru.has_evicted()) {
+            let (now, fill) = (|| self.lru.time(), || self.fill(pool));
+            self.take(pool, z.admission.come_back(pmd, pages, now, fill));
         }
     }
 
     /// These had left, and never were away.
     pub(super) fn note_stay(&self, pmd: Pmd, pages: PageMask) {
-        if self.zswap.decides() {
+        if self.zswap.learns().is_some() {
             self.zswap.admission.stayed(pmd, pages);
         }
     }
