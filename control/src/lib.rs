@@ -18,8 +18,8 @@ pub mod stats;
 
 pub use orders::Orders;
 pub use own::{
-    keep_from_children, log, say_unmanaged, set_current, take_back, Answer, Clusters, Grant,
-    Mapped, More, MoreAsked, Pressed, Proc, Said, Unmanaged, Writing,
+    is_loader, keep_from_children, log, say_unmanaged, set_current, take_back, Answer, Clusters,
+    Grant, Mapped, More, MoreAsked, Pressed, Proc, Said, Unmanaged, Writing,
 };
 
 use core::ops::Deref;

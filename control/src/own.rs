@@ -136,6 +136,13 @@ pub enum More {
     ToCome,
 }
 
+/// Whether that file is glibc's loader, by its name. It names no loader itself, and loads what is to be preloaded all the same.
+pub fn is_loader(path: &[u8]) -> bool {
+    let name = path.rsplit(|&b| b == b'/').next().unwrap_or(path);
+    let begins = |with: &[u8]| name.starts_with(with);
+    (begins(b"ld-") || begins(b"ld.so")) && !begins(b"ld-musl")
+}
+
 /// Why hugeswap is not in a program that a process becomes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
@@ -542,12 +549,14 @@ pub fn set_current(page: &'static Proc) {
     CURRENT.store(core::ptr::from_ref(page).cast_mut(), Release);
 }
 
-/// Leaves a line for the supervisor of this process's run, if it is in one.
-pub fn log(line: &str) {
+/// Leaves a line for the supervisor of this process's run. Whether it is in one.
+pub fn log(line: &str) -> bool {
     // SAFETY: null, or made from such a reference.
-    if let Some(page) = unsafe { CURRENT.load(Acquire).as_ref() } {
+    let page = unsafe { CURRENT.load(Acquire).as_ref() };
+    if let Some(page) = page {
         page.log(line);
     }
+    page.is_some()
 }
 
 /// See [`Proc::say_unmanaged`].

@@ -1,5 +1,6 @@
 //! The program's heap by brk, in memory of the window: sqlite, for one, uses nothing else.
 
+use crate::patch::{self, Code};
 use crate::state::state;
 use crate::{lock, map};
 use hugeswap::engine::Engine;
@@ -7,6 +8,7 @@ use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
 use hugeswap::sync::Mutex;
 use hugeswap::sys::syscall::raw;
 use hugeswap::sys::{limits, mem, Errno};
+use std::sync::OnceLock;
 
 /// Addresses kept for it.
 pub const RESERVED: usize = 1 << 40;
@@ -29,6 +31,26 @@ static HEAP: Mutex<Heap> = Mutex::new(Heap {
     open: 0,
     curbrk: 0,
 });
+
+/// How the C library's `brk` and `sbrk` begin: the first one leads here.
+static ENTRIES: OnceLock<[Option<Code>; 2]> = OnceLock::new();
+
+/// The C library's functions are as they are to stay.
+pub fn note_entries() {
+    let code = |name| patch::find(name).ok().and_then(Code::at);
+    let _ = ENTRIES.set([code(c"brk"), code(c"sbrk")]);
+}
+
+/// Code at these addresses may have been changed. Who wants to hear of what is unmapped (UCX, for one) lays itself over
+/// `brk`, and asks the kernel by an instruction of its own, whose break is not this one. So `brk` goes on leading here. Who
+/// lays itself over other functions calls them by `syscall`, and that is a hook as well.
+pub fn keep_entries(start: usize, end: usize) {
+    let all = ENTRIES.get().into_iter().flatten().flatten();
+    for code in all.filter(|code| code.is_in(start, end)) {
+        // SAFETY: so it was before. Who has changed it just now had to care for threads that run in it.
+        let _ = unsafe { code.restore() };
+    }
+}
 
 /// Puts the break at the start of our stretch, if the C library lets itself be told so.
 pub fn set_up(start: usize, curbrk: usize) {

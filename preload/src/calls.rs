@@ -182,8 +182,12 @@ extern "C" fn hugeswap_posix_madvise(addr: *mut libc::c_void, len: usize, advice
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let before = unsafe { *errno };
-    // SAFETY: the program's own call; the C library's function leads to the hook.
-    let failed = unsafe { libc::madvise(addr, len, advice) } != 0;
+    type Madvise = unsafe extern "C" fn(*mut libc::c_void, usize, i32) -> i32;
+    // SAFETY: the entry stands for the function of this type.
+    let madvise: Madvise =
+        unsafe { core::mem::transmute(arch::hugeswap_entry_madvise as *const ()) };
+    // SAFETY: the program's own call.
+    let failed = unsafe { madvise(addr, len, advice) } != 0;
     // SAFETY: this thread's own.
     let said = unsafe { core::mem::replace(&mut *errno, before) };
     match failed {

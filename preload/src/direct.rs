@@ -6,6 +6,7 @@
 //! The functions below stand before those of the C library, for programs that call them by name.
 
 use crate::frame::to_c;
+use crate::marks;
 use crate::sandbox::may_tell_guard;
 use core::ffi::{c_char, c_void, CStr};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
@@ -85,7 +86,11 @@ pub unsafe extern "C" fn open(path: *const c_char, flags: i32, mode: u32) -> i32
         return open_direct(libc::AT_FDCWD, path, flags, mode);
     }
     // SAFETY: the function of that name, with the caller's arguments.
-    unsafe { core::mem::transmute::<*mut c_void, Open>(real(c"open", &REAL))(path, flags, mode) }
+    let fd = unsafe {
+        core::mem::transmute::<*mut c_void, Open>(real(c"open", &REAL))(path, flags, mode)
+    };
+    // SAFETY: it has been opened by this path.
+    unsafe { marks::check(fd, path, flags) }
 }
 
 /// # Safety
@@ -105,10 +110,12 @@ pub unsafe extern "C" fn openat(dir: i32, path: *const c_char, flags: i32, mode:
         return open_direct(dir, path, flags, mode);
     }
     // SAFETY: the function of that name, with the caller's arguments.
-    unsafe {
+    let fd = unsafe {
         let real = core::mem::transmute::<*mut c_void, OpenAt>(real(c"openat", &REAL));
         real(dir, path, flags, mode)
-    }
+    };
+    // SAFETY: it has been opened by this path.
+    unsafe { marks::check(fd, path, flags) }
 }
 
 /// # Safety

@@ -10,6 +10,7 @@ use crate::frame::{
     PKEY_MPROTECT, PROCESS_MADVISE, RELEASE, RIGHTS, SANDBOX, SETNS, SHMAT, SHMDT, THREAD_ENDS,
     UNSHARE,
 };
+use crate::manageable::{PROT, RX};
 use crate::own::{self, Rest};
 use crate::state::state;
 use crate::{
@@ -92,7 +93,12 @@ fn ask(index: usize, call: usize, args: [usize; 6]) -> Result<usize> {
 /// wait for a thread of the program's that serves a userfaultfd, and that one may fork, or wait for us.
 pub fn finish(f: &Frame) -> i64 {
     if f.direct {
-        plain(f.call, f.args)
+        let result = plain(f.call, f.args);
+        let [start, len, prot, ..] = f.args;
+        if f.call == MPROTECT && result == 0 && prot as i32 & PROT == RX {
+            brk::keep_entries(start, start.saturating_add(len));
+        }
+        result
     } else {
         f.result
     }

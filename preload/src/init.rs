@@ -48,7 +48,10 @@ extern "C" fn constructor() {
             show();
         }
         Failed::Other(e) => {
-            control::log(&format!("process {}: {e}", thread::getpid()));
+            let why = format!("process {}: {e}", thread::getpid());
+            if !control::log(&why) {
+                say(&format!("hugeswap: {why}\n"));
+            }
             thread::exit_group(engine::EXIT_START);
         }
     }
@@ -159,6 +162,7 @@ fn set_up(address: &[u8]) -> Result<(), Failed> {
     go::set_up();
     // SAFETY: in the constructor, before the program's threads.
     unsafe { targets.redirect() }.map_err(|e| format!("the C library cannot be hooked: {e}"))?;
+    brk::note_entries();
     resident::find_rseq();
     resident::keep_kernels_words(e);
     Ok(())

@@ -28,7 +28,7 @@
 //! | `release` | memory for a userfaultfd of the program's own |
 //! | `exec` | whether hugeswap will be in the program that comes next |
 //! | `tasks` | the program's list of its threads, without ours |
-//! | `direct` | opening files for direct I/O |
+//! | `direct`, `marks` | opening files for direct I/O; and the one that takes the marks of written pages away |
 //! | `sandbox`, `deputy` | filters of system calls; a thread that is under none |
 //! | `own` | calls on addresses that are the engine's own |
 //! | `state`, `window` | which addresses are ours, and which are free |
@@ -64,6 +64,7 @@ mod look;
 mod manageable;
 mod map;
 mod maps;
+mod marks;
 mod own;
 mod patch;
 mod protect;

@@ -26,6 +26,8 @@ pub fn can_be_managed(at: usize, len: usize) -> bool {
 
 /// Of a protection, what the kernel looks at: not PROT_SEM, nor what has no meaning.
 pub const PROT: i32 = RW | libc::PROT_EXEC;
+/// Of code.
+pub const RX: i32 = libc::PROT_READ | libc::PROT_EXEC;
 
 /// Whether the engine may move pages of this protection.
 pub fn is_writable(prot: i32) -> bool {

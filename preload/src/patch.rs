@@ -99,6 +99,48 @@ pub unsafe fn redirect(name: &'static CStr, from: usize, to: usize) -> Result<()
     }
 }
 
+/// How a function begins.
+pub struct Code {
+    from: usize,
+    bytes: [u8; JUMP],
+}
+
+impl Code {
+    /// As it is now. None where the function is too short.
+    pub fn at(from: usize) -> Option<Code> {
+        // SAFETY: it has so many bytes.
+        let read = || unsafe { bytes_at(from) };
+        (size_of_function(from) >= JUMP).then(|| Code {
+            from,
+            bytes: read(),
+        })
+    }
+
+    pub fn is_in(&self, start: usize, end: usize) -> bool {
+        (start..end).contains(&self.from)
+    }
+
+    /// Makes it that again.
+    ///
+    /// # Safety
+    /// No thread may be running in the first bytes of the function.
+    pub unsafe fn restore(&self) -> Result<(), PatchError> {
+        // SAFETY: it has had so many bytes from the start; the rest is passed on.
+        match unsafe { bytes_at(self.from) } == self.bytes {
+            true => Ok(()),
+            // SAFETY: as above.
+            false => unsafe { write_code(self.from, &self.bytes) },
+        }
+    }
+}
+
+/// # Safety
+/// There is code of that length.
+unsafe fn bytes_at(from: usize) -> [u8; JUMP] {
+    // SAFETY: the caller's contract.
+    unsafe { (from as *const [u8; JUMP]).read_unaligned() }
+}
+
 /// # Safety
 /// See [`redirect`].
 unsafe fn write_code(from: usize, code: &[u8; JUMP]) -> Result<(), PatchError> {

@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use hugeswap_control::go;
+use hugeswap_control::{go, is_loader};
 
 use super::failure::{Failure, EXIT_CANNOT_RUN, EXIT_NOT_FOUND};
 
@@ -89,6 +89,7 @@ pub fn check_manageable(path: &Path) -> Result<(), Failure> {
                     "is a 32-bit program, into which hugeswap cannot be preloaded: use a 64-bit build",
                 ))
             }
+            Kind::Static if is_loader(file.as_os_str().as_bytes()) => return Ok(()),
             Kind::Static => {
                 return Err(cannot(
                     &file,

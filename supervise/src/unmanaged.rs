@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use hugeswap_control::link::ENV;
-use hugeswap_control::{Unmanaged, DOES_WITHOUT};
+use hugeswap_control::{is_loader, Unmanaged, DOES_WITHOUT};
 
 use super::family::descendants;
 use super::left_behind::Mark;
@@ -446,10 +446,7 @@ impl Identity {
         let mut head = [0u8; 5];
         let read = File::open(path("exe")).and_then(|mut f| f.read_exact(&mut head));
         let auxv = fs::read(path("auxv")).unwrap_or_default();
-        let is_loader = |p: &str| {
-            let name = p.rsplit('/').next().unwrap_or(p);
-            name.starts_with("ld-") || name.starts_with("ld.")
-        };
+        let is_loader = |p: &str| is_loader(p.as_bytes());
         let mut found = Found {
             of_the_run: false,
             has_library: false,

@@ -115,6 +115,29 @@ fn attr() -> Result<Attr, Errno> {
     .map(|_| attr)
 }
 
+/// Has `start` start a thread. The kernel refuses that to a thread with deadlines, if the new one would have them, too.
+pub fn start_ordinary<T>(start: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+    let started = start();
+    let before = attr().ok();
+    let deadlines = before.filter(|a| a.policy == libc::SCHED_DEADLINE as u32);
+    let (Err(Errno::EAGAIN), Some(before)) = (&started, deadlines) else {
+        return started;
+    };
+    let flags = before.flags | libc::SCHED_FLAG_RESET_ON_FORK as u64;
+    if set_attr(&Attr { flags, ..before }).is_err() {
+        return started;
+    }
+    let started = start();
+    let _ = set_attr(&before);
+    started
+}
+
+fn set_attr(attr: &Attr) -> Result<(), Errno> {
+    let args = [0, attr as *const Attr as usize, 0];
+    // SAFETY: the structure outlives the call.
+    unsafe { syscall(libc::SYS_sched_setattr, args) }.map(|_| ())
+}
+
 /// Gives the calling thread, if it is an ordinary one, and those that it starts, the shortest slice there is: when
 /// they wake they need not wait until the slice of whoever runs there is over (PREEMPT_SHORT, Linux 6.12; an
 /// older kernel takes the call and changes nothing). Their share of processor time stays what it was.
@@ -124,8 +147,7 @@ pub fn shortest_slice() -> Result<(), Errno> {
         return Ok(());
     }
     attr.runtime = SHORTEST_SLICE_NS;
-    // SAFETY: the structure outlives the call.
-    unsafe { syscall(libc::SYS_sched_setattr, [0, &raw const attr as usize, 0]) }.map(|_| ())
+    set_attr(&attr)
 }
 
 /// The calling thread's nice value.

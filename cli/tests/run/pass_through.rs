@@ -223,6 +223,48 @@ fn a_clock_of_its_own() {
     done.has_swapped();
 }
 
+/// What others have laid over the C library, or before it, is not for threads of the engine's either.
+#[test]
+fn functions_laid_over_the_c_librarys() {
+    let library = compile_with("laid_over", "laid_over.so", &["-shared", "-fPIC"]);
+    let hog = compile("hog");
+    let script = format!(
+        "LD_PRELOAD=$LD_PRELOAD:{} {} 160",
+        library.display(),
+        hog.display()
+    );
+    for option in ["--no-encrypt", "--compress=30%"] {
+        let run = Run::new(64, ["sh", "-c", &script]).option(option);
+        let done = run.ok();
+        assert_eq!(done.stdout, "ok\n", "{done}");
+        done.has_swapped();
+    }
+}
+
+#[test]
+fn a_break_that_is_laid_over_in_mid_run() {
+    let program = compile("break_laid_over");
+    let done = Run::new(64, [program.to_str().unwrap()]).ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+    done.has_swapped();
+}
+
+/// What is in swap has no marks that say whether it was written.
+#[test]
+fn marks_of_written_pages() {
+    let program = compile("marks");
+    let done = Run::new(64, [program.to_str().unwrap()]).ok();
+    assert_eq!(done.stdout, "ok\n", "{done}");
+}
+
+/// A thread with deadlines may not start others that have them, too.
+#[test]
+fn a_program_with_deadlines() {
+    let program = compile("deadlines");
+    let done = Run::new(64, [program.to_str().unwrap(), "echo", "hi"]).ok();
+    assert_eq!(done.stdout, "hi\n", "{done}");
+}
+
 #[test]
 fn arguments() {
     let done = Run::new(64, ["cat", "/proc/self/cmdline"]).ok();

@@ -53,6 +53,20 @@ fn static_ones_end_a_strict_run() {
     counted(&done, "static");
 }
 
+/// The loader names no loader, and loads our library all the same, or nothing at all (`ldd`).
+#[test]
+fn the_loader_is_none_of_them() {
+    const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+    let line = format!(
+        "ldd /bin/ls >/dev/null && {LOADER} /bin/grep -c libhugeswap /proc/self/maps && sleep 0.3"
+    );
+    let done = Run::new(64, ["sh", "-c", &line]).option("--strict").ok();
+    assert_ne!(done.stdout, "0\n", "{done}");
+    assert!(!done.stderr.contains("unmanaged"), "{done}");
+    let done = Run::new(64, [LOADER, "/bin/echo", "hi"]).ok();
+    assert_eq!(done.stdout, "hi\n", "{done}");
+}
+
 #[test]
 fn without_the_environment() {
     let done = beside("env -i sleep 60", &[]);

@@ -69,8 +69,8 @@ impl Start<'_> {
         let _limits = Raised::raise();
         // SAFETY: the entry only uses what engine threads may; `self` outlives its use, because
         // we wait for `done` here.
-        let tid =
-            unsafe { thread::spawn(entry, arg, Files::Own) }.map_err(StartError::Resources)?;
+        let start = || unsafe { thread::spawn(entry, arg, Files::Own) };
+        let tid = sched::start_ordinary(start).map_err(StartError::Resources)?;
         while self.done.load(Acquire) == 0 {
             let woken = futex::wait(&self.done, 0, Some(1000), Scope::Process);
             // A filter of system calls can end a single thread.

@@ -1,6 +1,7 @@
 //! What a program's file tells: whether hugeswap will be in it, and whether it is Go's.
 
-use hugeswap::control::{go, Unmanaged};
+use core::ffi::CStr;
+use hugeswap::control::{go, is_loader, Unmanaged};
 use hugeswap::sys::fd;
 use hugeswap::sys::syscall::syscall;
 
@@ -26,6 +27,7 @@ pub enum Program {
 pub struct File {
     fd: i32,
     is_ours: bool,
+    is_loader: bool,
 }
 
 impl Drop for File {
@@ -55,10 +57,13 @@ impl File {
             Ok(fd) => Some(File {
                 fd: fd as i32,
                 is_ours: true,
+                // SAFETY: a C string, which the kernel has just read.
+                is_loader: is_loader(unsafe { CStr::from_ptr(path.cast()) }.to_bytes()),
             }),
             Err(_) if flags & libc::AT_EMPTY_PATH != 0 && dir >= 0 => Some(File {
                 fd: dir,
                 is_ours: false,
+                is_loader: false,
             }),
             Err(_) => None,
         }
@@ -108,7 +113,7 @@ impl File {
                 _ => {}
             }
         }
-        match (names_loader, is_go) {
+        match (names_loader || self.is_loader, is_go) {
             (false, _) => Program::Unmanaged(Unmanaged::Static),
             (true, true) => Program::Go,
             (true, false) => Program::Other,

@@ -1,6 +1,7 @@
 //! x86-64.
 
 mod entry;
+mod plain;
 
 use core::arch::asm;
 use core::ffi::c_void;
