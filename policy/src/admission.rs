@@ -6,6 +6,9 @@
 //! it there is room for the next, more of them than it takes memory by as much as they become smaller. The others are read. Every
 //! page that leaves is compressed, but for those that walks brought in, and those that nobody wants in time go on to the device. All
 //! sizes are compared, with either codec; what costs least is the aim, if that is worth a change.
+//!
+//! A read brings several pages, of which the program may want one alone: each that comes along costs little, and counts as half of one
+//! that is wanted. From the pool pages come one by one, as they are wanted; so it has less to do than the device by as much.
 
 use crate::ages::{Ages, Curve};
 use crate::turns::List;
@@ -46,7 +49,7 @@ const ROOM_PART: usize = 16;
 const HAND_OVER_NS: u32 = 5_000;
 const OUT_NS: u32 = 4_000;
 /// What is thought before anything was measured.
-const POOL_NS: u32 = 6_000;
+const POOL_NS: u32 = 9_000;
 const DEVICE_NS: u32 = 40_000;
 const COMPRESS_NS: u32 = 6_000;
 
@@ -73,6 +76,12 @@ impl Cost {
         }
     }
 
+    /// It has not been tried for a while: what is thought of it gets nearer to this.
+    fn forget(&self, ns: u32) {
+        mix(&self.ns, ns, 1, 63);
+        mix(&self.pages, ONE, 1, 63);
+    }
+
     /// What a page takes.
     fn page(&self) -> f64 {
         let ns = self.ns.load(Relaxed) + HAND_OVER_NS;
@@ -91,6 +100,8 @@ pub struct Admission {
     ages: Ages,
     /// How many of those that leave no walk has brought in.
     main: AtomicU32,
+    /// How many of those that come back are wanted.
+    wanted: AtomicU32,
     /// Of the sample, since the last look.
     seen: AtomicU32,
     /// Of the limit. It is no larger than `most`, which it always is if it is given.
@@ -209,6 +220,7 @@ impl Admission {
             asked: AtomicU32::new(0),
             ages,
             main: AtomicU32::new(ONE),
+            wanted: AtomicU32::new(ONE),
             seen: AtomicU32::new(0),
             share: AtomicU32::new(if is_given { most } else { 0 }),
             most,
@@ -266,6 +278,10 @@ impl Admission {
         let n = all
             .filter(|page| self.ages.comes_back(pmd, *page, walks, &now))
             .count();
+        if !walks {
+            let all = pages.count().max(1) as u32;
+            mix(&self.wanted, ONE / 2 + ONE / 2 / all, n, LATELY);
+        }
         self.saw(n, fill)
     }
 
@@ -307,6 +323,9 @@ impl Admission {
     /// The share of the limit that would cost least, and by which codec, if that is worth a change.
     fn aim(&self, fill: &Fill) -> (u32, Use) {
         let share = self.share.load(Relaxed);
+        if fill.stored == 0 {
+            self.pool.forget(POOL_NS);
+        }
         let curve = self.ages.curve();
         let this = self.way(fill);
         let other = fill.codecs.map(|codecs| this.by_other(codecs));
@@ -363,10 +382,8 @@ impl Admission {
         let tried = (part(&self.main) + more).max(0.0);
         let in_vain = (tried * small - hits).max(0.0);
         let out = f64::from(OUT_NS);
-        (wanted - hits) * self.device.page()
-            + hits * way.hit_ns
-            + tried * (way.compress_ns + out)
-            + in_vain * out
+        let pool = hits * way.hit_ns + tried * (way.compress_ns + out) + in_vain * out;
+        (wanted - hits) * self.device.page() + pool * part(&self.wanted)
     }
 
     /// What is to be done with the next range that leaves.
@@ -594,6 +611,37 @@ mod tests {
         let a = new();
         (0..3000).for_each(|_| a.device_took(12, DEVICE.into()));
         assert_eq!(pool_after(&a, even), 0);
+    }
+
+    /// A read brings four pages, and jumps want one of them.
+    #[test]
+    fn what_comes_along_is_not_wanted_as_much() {
+        let share = |together: usize| {
+            let a = new();
+            (0..3000).for_each(|_| a.device_took(together, 110_000));
+            for i in 0..4000 {
+                let (pmd, now) = (Pmd(i % 64), 64 * i);
+                let pages = |from: usize, n| PageMask::of(from..from + n);
+                let _ = a.leave(pmd, pages(0, 64), List::Main, now, || fill_of(0, 0));
+                for from in (0..64).step_by(4) {
+                    for at in (from..from + 4).step_by(together) {
+                        let fill = || fill_of(0, 0);
+                        let _ = a.come_back(pmd, pages(at, together), || now + 1300, fill);
+                    }
+                }
+            }
+            a.wanted.load(Relaxed)
+        };
+        assert_eq!(share(1), ONE);
+        assert!((ONE / 8 * 5).abs_diff(share(4)) < ONE / 100);
+    }
+
+    /// What was measured when hardly anything was there is not kept for ever.
+    #[test]
+    fn hits_that_took_long_are_forgotten() {
+        let a = new();
+        (0..3000).for_each(|_| a.pool_took(1, 90_000));
+        assert!(pool_after(&a, even) > 0, "after a while");
     }
 
     /// Half of the size is worth some time where reads take long, and a little of it is not.
