@@ -125,3 +125,59 @@ pub unsafe extern "C" fn openat64(dir: i32, path: *const c_char, flags: i32, mod
     // SAFETY: the caller's contract; they are the same here.
     unsafe { openat(dir, path, flags, mode) }
 }
+
+/// What a program calls that was built with `_FORTIFY_SOURCE`, for flags that say nothing of a mode. The C library ends it if
+/// they do.
+///
+/// # Safety
+/// As open(2).
+#[no_mangle]
+pub unsafe extern "C" fn __open_2(path: *const c_char, flags: i32) -> i32 {
+    static REAL: AtomicUsize = AtomicUsize::new(0);
+    type Open2 = unsafe extern "C" fn(*const c_char, i32) -> i32;
+    if needs_mode(flags) {
+        // SAFETY: the function of that name, with the caller's arguments.
+        return unsafe {
+            core::mem::transmute::<*mut c_void, Open2>(real(c"__open_2", &REAL))(path, flags)
+        };
+    }
+    // SAFETY: the caller's contract.
+    unsafe { open(path, flags, 0) }
+}
+
+/// # Safety
+/// As open(2).
+#[no_mangle]
+pub unsafe extern "C" fn __open64_2(path: *const c_char, flags: i32) -> i32 {
+    // SAFETY: the caller's contract; they are the same here.
+    unsafe { __open_2(path, flags) }
+}
+
+/// # Safety
+/// As openat(2).
+#[no_mangle]
+pub unsafe extern "C" fn __openat_2(dir: i32, path: *const c_char, flags: i32) -> i32 {
+    static REAL: AtomicUsize = AtomicUsize::new(0);
+    type OpenAt2 = unsafe extern "C" fn(i32, *const c_char, i32) -> i32;
+    if needs_mode(flags) {
+        // SAFETY: the function of that name, with the caller's arguments.
+        return unsafe {
+            let real = core::mem::transmute::<*mut c_void, OpenAt2>(real(c"__openat_2", &REAL));
+            real(dir, path, flags)
+        };
+    }
+    // SAFETY: the caller's contract.
+    unsafe { openat(dir, path, flags, 0) }
+}
+
+/// # Safety
+/// As openat(2).
+#[no_mangle]
+pub unsafe extern "C" fn __openat64_2(dir: i32, path: *const c_char, flags: i32) -> i32 {
+    // SAFETY: the caller's contract; they are the same here.
+    unsafe { __openat_2(dir, path, flags) }
+}
+
+fn needs_mode(flags: i32) -> bool {
+    flags & libc::O_CREAT != 0 || flags & libc::O_TMPFILE == libc::O_TMPFILE
+}

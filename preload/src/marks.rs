@@ -1,6 +1,6 @@
 //! The kernel's marks of pages that were written (soft-dirty). A page in swap has none: a garbage collector that asks for
 //! them would take it for one that nobody has written to, and free what it names. So a program that wants to take its
-//! marks away, to see which come back, is told that it may not, as on a kernel without them; it finds another way.
+//! marks away, to see which come back, is told that it may not.
 
 use core::ffi::{c_char, CStr};
 use hugeswap::sys::{fd, thread};

@@ -25,6 +25,7 @@ const AGAIN_MEMORY: u64 = 32;
 const ONE: u32 = 1 << 16;
 /// What Zstandard may take longer than LZ4, out and back, where there is no device.
 const LONGER_NS: u32 = 25_000;
+
 /// What came of a page: bytes, and nanoseconds of processor time to make it, and to get it back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outcome {

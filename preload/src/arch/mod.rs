@@ -10,6 +10,7 @@
 //! | `fork` | a system call here, and not everywhere |
 //! | `TID`, `ROBUST_HEAD`, `thread_number`, `thread_structure` | where the C library keeps what the kernel is told of a thread |
 //! | `AUDIT` | how filters of system calls name the processor |
+//! | `plain` | names of the C library's functions that lead to system calls, for this library's own code |
 //! | `MAP_SPECIAL` | flags of `mmap` that only this processor has |
 
 #[cfg(target_arch = "x86_64")]
