@@ -77,7 +77,19 @@ fn used(text: &str) -> Vec<String> {
         let text = text.split(';').next().unwrap().to_owned();
         text.split_once("use ").unwrap().1.to_owned()
     });
-    whole.flat_map(|path| spread(&path)).collect()
+    let mut paths: Vec<String> = whole.flat_map(|path| spread(&path)).collect();
+    paths.extend(named_in_code(text));
+    paths
+}
+
+/// The paths that begin at the crate or above, wherever they stand.
+fn named_in_code(text: &str) -> Vec<String> {
+    let part = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    let words = text.split(|c| !part(c));
+    words
+        .filter(|w| w.starts_with("super::") || w.starts_with("crate::"))
+        .map(|w| w.trim_end_matches(':').to_owned())
+        .collect()
 }
 
 /// The file that a path leads to, from a module.
@@ -168,8 +180,11 @@ fn a_circle_is_found() {
         (module("b"), "use super::c::{\n    Two,\n};".to_owned()),
         (module("c"), "pub use super::a::Three;".to_owned()),
         (module("d"), "use super::a;".to_owned()),
+        (module("e"), "fn e() { super::f::g(); }".to_owned()),
+        (module("f"), "fn f() -> crate::e::E {}".to_owned()),
     ]);
     let imports = imports(&files);
     assert!(circle(&module("a"), &imports).is_some());
     assert_eq!(circle(&module("d"), &imports), None);
+    assert!(circle(&module("e"), &imports).is_some());
 }

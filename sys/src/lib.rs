@@ -8,6 +8,7 @@
 
 pub mod arch;
 mod arena;
+mod borrowed;
 pub mod bpf;
 pub mod fd;
 pub mod futex;
@@ -22,6 +23,7 @@ pub mod probe;
 pub mod request;
 pub mod rights;
 pub mod sched;
+mod sleep;
 pub mod sync;
 pub mod syscall;
 pub mod task;

@@ -1,5 +1,6 @@
 //! Limits that the program set itself, in the way of the engine's own descriptors, threads and memory.
 
+use super::sleep::pause;
 use super::syscall::{syscall, Errno};
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
@@ -150,7 +151,7 @@ impl RoomForDescriptor {
     /// `free` is a number that none has, or less than zero.
     pub fn make(free: i32) -> RoomForDescriptor {
         while ROOM.swap(true, Acquire) {
-            super::thread::pause();
+            pause();
         }
         let now = limit(libc::RLIMIT_NOFILE, None).map_or(u64::MAX, |l| l.now);
         let is_there = u64::try_from(free).is_ok_and(|free| free < now);

@@ -1,20 +1,7 @@
 //! One system call, without the C library.
 
-use core::sync::atomic::{AtomicUsize, Ordering::*};
-
 pub use crate::arch::raw;
-
-/// Where the instruction stands by which system calls are made; 0 for our own.
-pub static BORROWED: AtomicUsize = AtomicUsize::new(0);
-
-/// From now on system calls are made by the instruction at `at`, which is another library's. So they pass
-/// where the kernel asks from where a call comes (PR_SET_SYSCALL_USER_DISPATCH).
-///
-/// # Safety
-/// At `at` are the bytes of [`CALL_AND_RETURN`](crate::arch::CALL_AND_RETURN), and they stay there.
-pub unsafe fn borrow(at: usize) {
-    BORROWED.store(at, Release);
-}
+pub use crate::borrowed::{borrow, BORROWED};
 
 /// An error number as the kernel returned it. It is turned into a meaning where it is received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,6 +7,7 @@
 
 use super::arch;
 use super::mem::{madvise, map_threads_own};
+pub use super::sleep::pause;
 pub use super::syscall::gettid;
 use super::syscall::{syscall, Errno};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
@@ -146,16 +147,6 @@ pub fn pending_signals() -> u64 {
 pub fn getpid() -> u32 {
     // SAFETY: no arguments.
     unsafe { syscall(libc::SYS_getpid, []) }.unwrap_or(0) as u32
-}
-
-/// Sleeps for a tenth of a millisecond.
-pub fn pause() {
-    let t = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 100_000,
-    };
-    // SAFETY: the time outlives the call.
-    let _ = unsafe { syscall(libc::SYS_nanosleep, [&t as *const _ as usize, 0]) };
 }
 
 /// Fills `bytes` with what nobody can guess.

@@ -19,7 +19,7 @@ pub const CALL_AND_RETURN: [u8; 3] = [0x0f, 0x05, 0xc3];
 #[inline]
 pub unsafe fn raw(nr: i64, a: [usize; 6]) -> i64 {
     let ret: i64;
-    let borrowed = crate::syscall::BORROWED.load(core::sync::atomic::Ordering::Relaxed);
+    let borrowed = crate::borrowed::BORROWED.load(core::sync::atomic::Ordering::Relaxed);
     if borrowed != 0 {
         // SAFETY: as below. What is called is `CALL_AND_RETURN` (see `borrow`), which leaves the stack as it was.
         unsafe {
