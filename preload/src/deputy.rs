@@ -127,8 +127,8 @@ impl Deputy {
         // SAFETY: nobody reads the other page before the next request of this slot.
         let _ = unsafe { mem::madvise(other, PAGE_SIZE, libc::MADV_DONTNEED) };
         r.word.store(word(turn, DONE), Release);
-        // SAFETY: a page of zeros of ours; only a missing page is filled.
-        if unsafe { uffd.copy(page, self.zeros as *const u8, PAGE_SIZE) }.is_err() {
+        let filled = uffd.copy(page, self.zeros as *const u8, PAGE_SIZE);
+        if filled.is_err() {
             uffd.wake(page, PAGE_SIZE);
         }
     }

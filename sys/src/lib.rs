@@ -19,6 +19,7 @@ pub mod maps;
 pub mod mem;
 mod mmap;
 pub mod pagemap;
+pub mod pages;
 pub mod probe;
 pub mod request;
 pub mod rights;

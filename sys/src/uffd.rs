@@ -480,11 +480,9 @@ impl Uffd {
         }
     }
 
-    /// Fills missing pages at `dst` with a copy of `src` (UFFDIO_COPY), waking who waits.
-    ///
-    /// # Safety
-    /// `src` must be readable for `len` bytes, without faults that we would have to serve.
-    pub unsafe fn copy(&self, dst: usize, src: *const u8, len: usize) -> Result<(), Refused> {
+    /// Fills missing pages at `dst` with a copy of `src` (UFFDIO_COPY), waking who waits. What is there already stays
+    /// as it is, and what is not registered, or can't be read, is refused. Reading `src` must not need an answer of ours.
+    pub fn copy(&self, dst: usize, src: *const u8, len: usize) -> Result<(), Refused> {
         self.transfer(
             0x03,
             Transfer {
@@ -498,15 +496,7 @@ impl Uffd {
     }
 
     /// As `copy`; whoever writes to the pages waits.
-    ///
-    /// # Safety
-    /// As `copy`.
-    pub unsafe fn copy_protected(
-        &self,
-        dst: usize,
-        src: *const u8,
-        len: usize,
-    ) -> Result<(), Refused> {
+    pub fn copy_protected(&self, dst: usize, src: *const u8, len: usize) -> Result<(), Refused> {
         const MODE_WP: u64 = 1 << 1;
         self.transfer(
             0x03,

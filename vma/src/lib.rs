@@ -53,7 +53,7 @@
 //!
 //! Everything changes under the range's lock. The lock is never held across I/O: it is released
 //! after `io` was set, and whoever needs the range idle waits for `io` to change.
-#![allow(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod dump;
 mod lru;

@@ -1,4 +1,5 @@
 //! A range's descriptor as bytes, read out of the core file of a dead process.
+#![allow(unsafe_code)]
 
 use super::phase::IoState;
 use super::table::{Range, State};

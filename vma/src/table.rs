@@ -1,4 +1,5 @@
 //! The table of 2 MiB ranges: two levels, lazily touched, found without a lock.
+#![allow(unsafe_code)]
 
 use super::phase::{IoState, UnderWay, HELD};
 use super::words::{HandleTable, Nonces, SlotTable, Stored, Table, Tags};

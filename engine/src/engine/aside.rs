@@ -10,6 +10,7 @@
 //! | | a new handler | takes the descriptors, opens the devices anew, starts reclaim |
 //!
 //! The userfaultfds never end: what is registered stays, and who faults meanwhile waits.
+#![allow(unsafe_code)]
 
 use super::failure::{StartError, EXIT_START};
 use super::run::Joined;

@@ -1,4 +1,5 @@
 //! Requests from the program's threads to the engine's.
+#![allow(unsafe_code)]
 
 use super::rights::Change;
 use super::Engine;

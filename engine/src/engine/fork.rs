@@ -10,6 +10,7 @@
 //! | child | child, its only thread | resets locks, registers again, starts threads |
 //!
 //! Nothing that the program owns is touched in the child before its engine runs.
+#![allow(unsafe_code)]
 
 use super::{Engine, Regions};
 use crate::control::link::Place;

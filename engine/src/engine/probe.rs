@@ -1,4 +1,5 @@
 //! What this kernel can do, tried out at start.
+#![allow(unsafe_code)]
 
 use crate::mm::PMD_SIZE;
 use crate::swap_cache::Abilities;

@@ -2,6 +2,7 @@
 //!
 //! Each makes the system calls itself, between two of its turns. Its rings carry out their requests with
 //! the rights of who asks, so nothing of theirs has to end.
+#![allow(unsafe_code)]
 
 use super::Engine;
 use crate::fault::Handler;

@@ -3,6 +3,7 @@
 //! The handler thread hears what comes, between faults, so that a supervisor that is stopped keeps
 //! nobody waiting but those who ask for something. If the supervisor is gone the process ends: without
 //! it nobody keeps the limit, nor knows whose slots are whose.
+#![allow(unsafe_code)]
 
 use super::failure::StartError;
 use super::Engine;

@@ -1,4 +1,5 @@
 //! Starting the engine's threads, in a new process and in a forked child.
+#![allow(unsafe_code)]
 
 use super::failure::{StartError, EXIT_START};
 use super::run::{self, Joined, Link};

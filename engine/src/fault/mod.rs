@@ -3,7 +3,6 @@
 //! One handler thread takes the messages of the program's userfaultfd and carries the reads out.
 //! It never blocks on a read: the transfer's end finds the range again by its tag. It blocks only
 //! when memory has to be freed first, and then reclaim works.
-#![allow(unsafe_code)]
 
 mod ahead;
 mod colocation;

@@ -1,4 +1,5 @@
 //! Reads on their way: from the plan of what to read to the pages' being there.
+#![allow(unsafe_code)]
 
 use super::Handler;
 use crate::device::{Op, Until};

@@ -3,7 +3,6 @@
 //! It evicts the ranges that have been resident longest until what can be had without it lies
 //! between the watermarks, writes them with several requests in flight, and keeps zeroed folios
 //! ready for first touches.
-#![allow(unsafe_code)]
 
 mod full;
 mod inactive;

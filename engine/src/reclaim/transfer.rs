@@ -1,4 +1,5 @@
 //! Transfers: what reclaim writes, and what it reads that is to leave a device.
+#![allow(unsafe_code)]
 
 use super::{Reclaim, BUFFERS_NS};
 use crate::device::{Op, Until};

@@ -8,6 +8,7 @@
 //!
 //! Zeros are looked for in the same place, and so as free of races: a page that is found to be zero
 //! in the frame stays so until the program gets it back.
+#![allow(unsafe_code)]
 
 use super::{Frame, Memory, SwapCache};
 use crate::control::FILE;

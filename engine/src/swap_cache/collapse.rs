@@ -1,4 +1,5 @@
 //! A range that is resident in part becomes one huge page when the rest has come in.
+#![allow(unsafe_code)]
 
 use super::frames::Left;
 use super::{Busy, Dir, Frame, Memory, SwapCache};

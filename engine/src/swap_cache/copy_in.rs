@@ -23,11 +23,8 @@ impl<M: Memory> SwapCache<M> {
         src: impl Fn(usize) -> *const u8,
     ) -> PageMask {
         let (got, there) = self.fill_run(run, |at, n| {
-            // SAFETY: the source is memory of the engine's own that holds at least the run.
-            unsafe {
-                self.memory
-                    .copy(Dir::In, pmd.page_addr(at), src(at), n * PAGE_SIZE)
-            }
+            self.memory
+                .copy(Dir::In, pmd.page_addr(at), src(at), n * PAGE_SIZE)
         });
         // A page that is there already is newer than ours.
         got.or(there)

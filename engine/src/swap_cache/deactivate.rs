@@ -1,4 +1,5 @@
 //! The way up begins: pages are taken out of the program.
+#![allow(unsafe_code)]
 
 use super::frames::{For, Left};
 use super::{Busy, Dir, Frame, Memory, Moved, SwapCache};
@@ -261,11 +262,9 @@ impl<M: Memory> SwapCache<M> {
         // Since the fork writes to it may be told to us: this one is not to be.
         let _ = self.memory.allow_writes(pmd.addr(), PMD_SIZE);
         for run in pages.runs() {
-            // SAFETY: contents do not change; a page that is missing is served by the handler.
-            let _ = unsafe {
-                self.memory
-                    .populate(pmd.page_addr(run.start), run.len() * PAGE_SIZE)
-            };
+            let _ = self
+                .memory
+                .populate(pmd.page_addr(run.start), run.len() * PAGE_SIZE);
         }
     }
 }

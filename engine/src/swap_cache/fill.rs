@@ -4,12 +4,13 @@ use super::plan::Plan;
 use super::{Memory, SwapCache};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_SIZE};
 use crate::policy::{List, Pattern, Unit, FILL_MAX};
-use crate::sys::{mem, Errno};
+use crate::sys::pages::OwnPages;
+use crate::sys::Errno;
 use crate::vma::{IoState, RangeGuard};
 
 /// Buffers that small fills are read into; memory of the engine's own.
 pub struct FillBuffers {
-    base: *mut u8,
+    memory: OwnPages,
     free: [u8; Self::COUNT],
     len: usize,
     /// Pages of each that were used, and so are charged.
@@ -20,16 +21,13 @@ pub struct FillBuffers {
     beside: [PageMask; Self::COUNT],
 }
 
-// SAFETY: the memory is used by the thread that owns the buffers only.
-unsafe impl Send for FillBuffers {}
-
 impl FillBuffers {
     pub const COUNT: usize = 32;
     pub const BYTES: usize = Self::COUNT * FILL_MAX * PAGE_SIZE;
 
     pub fn new() -> Result<FillBuffers, Errno> {
         Ok(FillBuffers {
-            base: mem::map_threads_own(Self::BYTES)?,
+            memory: OwnPages::of_thread(Self::COUNT * FILL_MAX)?,
             free: core::array::from_fn(|i| i as u8),
             len: Self::COUNT,
             touched: [0; Self::COUNT],
@@ -38,11 +36,10 @@ impl FillBuffers {
         })
     }
     pub fn addr(&self, i: u32) -> *mut u8 {
-        // SAFETY: i < COUNT, so the address is inside the mapping.
-        unsafe {
-            self.base
-                .add(i as usize % Self::COUNT * FILL_MAX * PAGE_SIZE)
-        }
+        self.memory.at(Self::first_page(i))
+    }
+    fn first_page(i: u32) -> usize {
+        i as usize % Self::COUNT * FILL_MAX
     }
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -84,9 +81,8 @@ impl FillBuffers {
             if n == 0 {
                 continue;
             }
-            let at = self.addr(i.into()) as usize + keep * PAGE_SIZE;
-            // SAFETY: memory of this thread's, and of no transfer.
-            if unsafe { mem::madvise(at, n * PAGE_SIZE, libc::MADV_DONTNEED) }.is_ok() {
+            let first = Self::first_page(i.into()) + keep;
+            if self.memory.forget(first..first + n) {
                 self.touched[usize::from(i)] = keep as u8;
                 pages += n;
             }
@@ -257,6 +253,7 @@ impl<M: Memory> SwapCache<M> {
 }
 
 #[cfg(test)]
+#[allow(unsafe_code)]
 mod tests {
     use super::*;
 

@@ -1,4 +1,5 @@
 //! Pages that were never touched: zeros, a folio of them or a few.
+#![allow(unsafe_code)]
 
 use super::plan::Plan;
 use super::swapin::Whole;
@@ -87,7 +88,7 @@ impl<M: Memory> SwapCache<M> {
     fn copy_zeros(&self, pmd: Pmd, pages: PageMask) -> PageMask {
         let mut got = PageMask::EMPTY;
         for run in pages.runs() {
-            got = got.or(self.copy_run(pmd, run, |_| self.zeros.0));
+            got = got.or(self.copy_run(pmd, run, |_| self.zeros.at(0)));
         }
         got
     }

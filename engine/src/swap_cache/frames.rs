@@ -265,8 +265,7 @@ impl Frames {
 
     /// Puts a zeroed huge page into an empty frame, or base pages where none can be had.
     pub(super) fn populate(&self, f: Frame, memory: &impl Memory) -> Result<(), Errno> {
-        // SAFETY: the frame is empty and ours.
-        unsafe { memory.populate(self.addr(f), PMD_SIZE) }
+        memory.populate(self.addr(f), PMD_SIZE)
     }
 
     /// Gives the memory of a frame back to the kernel.

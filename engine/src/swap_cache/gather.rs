@@ -1,11 +1,13 @@
 //! Reading many pieces by few requests: what of a range left at different times lies about in a few
 //! clusters, near one another but in another order. It is read in the order of its slots, with what lies
 //! between, into memory of the engine's own, and each page is copied to its place from there.
+#![allow(unsafe_code)]
 
 use super::seals::Source;
 use super::Pieces;
-use crate::mm::{PageMask, SwapEntry, PAGE_SIZE, PMD_NR, PMD_SIZE, SWAPFILE_CLUSTER};
-use crate::sys::{mem, Errno};
+use crate::mm::{PageMask, SwapEntry, PAGE_SIZE, PMD_NR, SWAPFILE_CLUSTER};
+use crate::sys::pages::OwnPages;
+use crate::sys::Errno;
 
 /// So many slots are read along rather than begin another request.
 const GAP: u64 = 4;
@@ -16,7 +18,7 @@ const PAGE_BITS: u32 = PMD_NR.ilog2();
 
 /// Memory of 2 MiB for one such read at a time.
 pub struct Gather {
-    base: usize,
+    memory: OwnPages,
     /// Pages of it that were used, and so are charged.
     touched: usize,
     /// Something was read by way of it since the last `rest`.
@@ -128,7 +130,7 @@ impl Plan {
 impl Gather {
     pub fn new() -> Result<Gather, Errno> {
         Ok(Gather {
-            base: mem::map_threads_own(PMD_SIZE)? as usize,
+            memory: OwnPages::of_thread(PMD_NR)?,
             touched: 0,
             used: false,
             of: None,
@@ -153,10 +155,9 @@ impl Gather {
         if used || !self.is_free() || self.touched == 0 {
             return 0;
         }
-        // SAFETY: memory of this thread's, and of no transfer.
-        match unsafe { mem::madvise(self.base, self.touched * PAGE_SIZE, libc::MADV_DONTNEED) } {
-            Ok(()) => core::mem::take(&mut self.touched),
-            Err(_) => 0,
+        match self.memory.forget(0..self.touched) {
+            true => core::mem::take(&mut self.touched),
+            false => 0,
         }
     }
 
@@ -182,7 +183,7 @@ impl Gather {
 
     /// Where a run of the plan is to be read to.
     pub fn addr(&self, run: &Run) -> *mut u8 {
-        (self.base + run.at * PAGE_SIZE) as *mut u8
+        self.memory.at(run.at)
     }
 
     /// All requests of a transfer have ended, well or not. If it is the one that has this memory its pages go
@@ -192,7 +193,7 @@ impl Gather {
             return;
         }
         for page in self.pages.runs().flatten().filter(|_| ok) {
-            let from = (self.base + usize::from(self.at[page]) * PAGE_SIZE) as *const u8;
+            let from = self.memory.at(self.at[page].into()) as *const u8;
             let to = self.to.addr(page) as *mut u8;
             // SAFETY: `at` lies within our memory, which is this thread's; the page's place is the transfer's.
             unsafe { core::ptr::copy_nonoverlapping(from, to, PAGE_SIZE) };

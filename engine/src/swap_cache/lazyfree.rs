@@ -11,6 +11,7 @@
 //!
 //! The protection is lost where a userfaultfd's registration ends, where mappings move, and in a child. So nothing
 //! stays there: see who calls `drop_lazy`.
+#![allow(unsafe_code)]
 
 use super::frames::For;
 use super::plan::Plan;
@@ -65,11 +66,8 @@ impl<M: Memory> SwapCache<M> {
         for run in pages.and(g.writable).and(g.swapped).runs() {
             let (got, _) = self.fill_run(run, |at, n| {
                 let src = base.wrapping_add(at * PAGE_SIZE);
-                // SAFETY: the frame holds these pages.
-                unsafe {
-                    self.memory
-                        .copy_protected(pmd.page_addr(at), src, n * PAGE_SIZE)
-                }
+                self.memory
+                    .copy_protected(pmd.page_addr(at), src, n * PAGE_SIZE)
             });
             for run in got.runs() {
                 let (at, len) = (pmd.page_addr(run.start), run.len() * PAGE_SIZE);

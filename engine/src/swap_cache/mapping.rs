@@ -78,8 +78,7 @@ impl<M: Memory> SwapCache<M> {
     }
 
     pub fn answer_doorbell(&self, page: usize) -> Result<(), Refused> {
-        // SAFETY: the zero page is readable; the doorbell page is the engine's own.
-        unsafe { self.memory.copy(Dir::In, page, self.zeros.0, PAGE_SIZE) }
+        self.memory.copy(Dir::In, page, self.zeros.at(0), PAGE_SIZE)
     }
 
     /// Sees to it that `move_held` can't fail: all that it takes beside the pages is had here.

@@ -1,5 +1,6 @@
 //! What the swap cache asks of memory: that pages move, are copied, and go. The kernel does it for a program
 //! ([`Kernel`]); the tests have a memory of their own, which knows where each page is and refuses when it is told to.
+#![allow(unsafe_code)]
 
 use crate::mm::{PageMask, Pmd};
 use crate::sys::pagemap::Pagemap;
@@ -33,17 +34,11 @@ pub trait Memory {
         uncounted: &mut usize,
     ) -> Result<(), Refused>;
 
-    /// Fills missing pages with a copy: of the program, and wakes who waits; or of a frame.
-    ///
-    /// # Safety
-    /// As [`Uffd::copy`].
-    unsafe fn copy(&self, dir: Dir, dst: usize, src: *const u8, len: usize) -> Result<(), Refused>;
+    /// Fills missing pages with a copy: of the program, and wakes who waits; or of a frame (see [`Uffd::copy`]).
+    fn copy(&self, dir: Dir, dst: usize, src: *const u8, len: usize) -> Result<(), Refused>;
 
     /// Fills missing pages of the program with a copy that traps writes (see `trap_writes`).
-    ///
-    /// # Safety
-    /// As [`Uffd::copy`].
-    unsafe fn copy_protected(&self, dst: usize, src: *const u8, len: usize) -> Result<(), Refused>;
+    fn copy_protected(&self, dst: usize, src: *const u8, len: usize) -> Result<(), Refused>;
 
     /// Who touches these missing pages of the program gets SIGBUS.
     fn poison(&self, at: usize, len: usize) -> Result<(), Refused>;
@@ -76,10 +71,7 @@ pub trait Memory {
     unsafe fn free_lazily(&self, at: usize, len: usize) -> Result<(), Errno>;
 
     /// What is missing is there then, zeroed, and what is shared with other processes is this one's own.
-    ///
-    /// # Safety
-    /// The addresses are managed memory of the program, or a frame.
-    unsafe fn populate(&self, at: usize, len: usize) -> Result<(), Errno>;
+    fn populate(&self, at: usize, len: usize) -> Result<(), Errno>;
 
     /// Reads pages of the program or of a frame, which may be gone: an error then.
     ///
@@ -169,14 +161,12 @@ impl Memory for Kernel {
     }
 
     #[inline]
-    unsafe fn copy(&self, dir: Dir, dst: usize, src: *const u8, len: usize) -> Result<(), Refused> {
-        // SAFETY: the caller's contract.
-        unsafe { self.at_end_of(dir).copy(dst, src, len) }
+    fn copy(&self, dir: Dir, dst: usize, src: *const u8, len: usize) -> Result<(), Refused> {
+        self.at_end_of(dir).copy(dst, src, len)
     }
 
-    unsafe fn copy_protected(&self, dst: usize, src: *const u8, len: usize) -> Result<(), Refused> {
-        // SAFETY: the caller's contract.
-        unsafe { self.program().copy_protected(dst, src, len) }
+    fn copy_protected(&self, dst: usize, src: *const u8, len: usize) -> Result<(), Refused> {
+        self.program().copy_protected(dst, src, len)
     }
 
     fn poison(&self, at: usize, len: usize) -> Result<(), Refused> {
@@ -214,7 +204,7 @@ impl Memory for Kernel {
         unsafe { mem::madvise(at, len, libc::MADV_FREE) }
     }
 
-    unsafe fn populate(&self, at: usize, len: usize) -> Result<(), Errno> {
+    fn populate(&self, at: usize, len: usize) -> Result<(), Errno> {
         const MADV_POPULATE_WRITE: i32 = 23;
         // SAFETY: contents do not change; a page of the program's that is missing is served by the handler.
         unsafe { mem::madvise(at, len, MADV_POPULATE_WRITE) }

@@ -2,7 +2,6 @@
 //!
 //! Every change of a range's state is made here, under the range's lock. Fault and reclaim only
 //! decide when, and carry the transfers out between a `begin_…` and a `…_done`.
-#![allow(unsafe_code)]
 
 mod ahead;
 mod clean;
@@ -20,6 +19,7 @@ mod marks;
 mod memory;
 #[cfg(test)]
 mod model;
+mod move_pages;
 mod moves;
 mod pieces;
 mod plan;
@@ -53,13 +53,15 @@ pub use zswap::{WriteBack, Zswap, WRITE_BACK};
 
 use clean::KeepFolios;
 use lazyfree::LazyFree;
+use move_pages::{Busy, Moved};
 
 use crate::charge::Charge;
-use crate::mm::{PageMask, Pmd, SwapEntry, PAGE_SIZE, PMD_NR, PMD_SIZE};
+use crate::mm::{PageMask, Pmd, SwapEntry, PMD_NR, PMD_SIZE};
 use crate::seal::Sealer;
 use crate::stats::Stats;
 use crate::sys::pagemap::Pagemap;
-use crate::sys::uffd::{Refused, Uffd};
+use crate::sys::pages::OwnPages;
+use crate::sys::uffd::Uffd;
 use crate::sys::Errno;
 use crate::vma::{IoState, Lru, RangeGuard, Ranges};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::*};
@@ -99,12 +101,13 @@ pub struct SwapCache<M = Kernel> {
     warned_lost: AtomicBool,
     /// A range for which there is no descriptor to be had: which, since when, and when last.
     without: [AtomicU64; 3],
-    zeros: Zeros,
+    /// Memory that was never written to.
+    zeros: OwnPages,
     /// Of what goes to slots.
     pub sealer: Sealer,
     seal_buffers: SealBuffers,
     /// A page for the reclaim thread alone.
-    scratch: Scratch,
+    scratch: OwnPages,
     /// Pages that are charged and that a child does not get.
     own_pages: AtomicI64,
     keep_folios: KeepFolios,
@@ -113,20 +116,6 @@ pub struct SwapCache<M = Kernel> {
     /// Folios that are shared since a fork and are to be copied.
     copies: Copies,
 }
-
-/// Memory that was never written to.
-struct Zeros(*const u8);
-// SAFETY: read only.
-unsafe impl Send for Zeros {}
-// SAFETY: read only.
-unsafe impl Sync for Zeros {}
-
-/// A page that one thread uses.
-struct Scratch(*mut u8);
-// SAFETY: of no use to anybody else.
-unsafe impl Send for Scratch {}
-// SAFETY: as above.
-unsafe impl Sync for Scratch {}
 
 /// What only a real process has.
 impl SwapCache {
@@ -176,10 +165,10 @@ impl<M: Memory> SwapCache<M> {
             moves: Moves::default(),
             warned_lost: AtomicBool::new(false),
             without: Default::default(),
-            zeros: Zeros(crate::sys::mem::map_anon(PMD_SIZE)?),
+            zeros: OwnPages::new(PMD_NR)?,
             sealer: Sealer::new(charge.control.settings.seal_mode())?,
             seal_buffers: SealBuffers::new()?,
-            scratch: Scratch(crate::sys::mem::map_anon(PAGE_SIZE)?),
+            scratch: OwnPages::new(1)?,
             own_pages: AtomicI64::new(0),
             keep_folios: KeepFolios::default(),
             lazyfree: LazyFree::new(charge.control),
@@ -301,134 +290,6 @@ impl<M: Memory> SwapCache<M> {
             self.end_grace();
         }
     }
-
-    /// Frees the page table that a fault left behind, so that a huge page can be moved in whole.
-    /// Only where nothing is present and all 2 MiB are the program's managed memory: other
-    /// mappings may have pages in the rest of a range that is managed in part. Poison markers of
-    /// lost pages would go with it.
-    fn drop_page_table(&self, pmd: Pmd, g: &mut RangeGuard<'_>) {
-        let vacant = g.present.is_empty() && g.lost.is_empty();
-        if !self.abilities.pt_reclaim || !vacant || !g.writable.is_full() {
-            return;
-        }
-        // SAFETY: the lock is held, so the tables are true: there is nothing to lose.
-        let _ = unsafe { self.memory.drop_pages(pmd.addr(), PMD_SIZE) };
-        self.not_lazy(g, PageMask::FULL);
-    }
-
-    /// Moves `pages` between the range and the same places of the frame; what is refused as a
-    /// whole is tried in smaller pieces, down to single pages.
-    fn move_pages(&self, dir: Dir, pmd: Pmd, frame: Frame, pages: PageMask) -> Moved {
-        self.move_until(dir, pmd, frame, pages, Busy::GoesOn)
-    }
-
-    /// As `move_pages`; `busy` says what to do at the first page that is shared or pinned.
-    fn move_until(&self, dir: Dir, pmd: Pmd, frame: Frame, pages: PageMask, busy: Busy) -> Moved {
-        let mut out = Moved::default();
-        for run in pages.runs() {
-            let mut at = run.start;
-            let mut step = run.len();
-            while at < run.end {
-                let n = step.min(run.end - at);
-                let Err(e) = self.move_run(dir, pmd, frame, at, n) else {
-                    out.moved = out.moved.or(PageMask::of(at..at + n));
-                    at += n;
-                    continue;
-                };
-                let done = self.note_refusal(e).min(n);
-                out.moved = out.moved.or(PageMask::of(at..at + done));
-                at += done;
-                if busy == Busy::Stops && matches!(e, Refused::Busy { .. }) {
-                    out.busy = true;
-                    return out;
-                }
-                if n > 16 {
-                    step = 16;
-                } else if n > 1 {
-                    step = 1;
-                } else {
-                    if let Refused::Hole { .. } = e {
-                        out.holes = out.holes.or(PageMask::of(at..at + 1));
-                    }
-                    at += 1;
-                }
-            }
-        }
-        out
-    }
-
-    /// Counts why a move was refused. Returns the pages that moved before.
-    fn note_refusal(&self, e: Refused) -> usize {
-        let s = self.stats();
-        match e {
-            Refused::Busy { .. } => s.move_busy.inc(),
-            Refused::Hole { .. } => s.move_hole.inc(),
-            Refused::Invalid => s.move_split.inc(),
-            _ => {}
-        }
-        e.done() / PAGE_SIZE
-    }
-
-    /// One move.
-    ///
-    /// # Safety
-    /// As [`Memory::mv`].
-    unsafe fn mv(&self, dir: Dir, dst: usize, src: usize, len: usize) -> Result<(), Refused> {
-        let mut uncounted = 0;
-        // SAFETY: the caller's contract.
-        let r = unsafe { self.memory.mv(dir, dst, src, len, &mut uncounted) };
-        self.stats().move_uncounted.add(uncounted as u64);
-        r
-    }
-
-    /// Moves pages of a range; goes on after partial progress.
-    fn move_run(
-        &self,
-        dir: Dir,
-        pmd: Pmd,
-        frame: Frame,
-        first: usize,
-        n: usize,
-    ) -> Result<(), Refused> {
-        if !self.abilities.mv {
-            return Err(Refused::Invalid);
-        }
-        let prog = pmd.page_addr(first);
-        let stage = self.frames.addr(frame) + first * PAGE_SIZE;
-        let (dst, src) = match dir {
-            Dir::Out => (stage, prog),
-            Dir::In => (prog, stage),
-        };
-        let len = n * PAGE_SIZE;
-        let mut at = 0;
-        let mut tries = 0;
-        loop {
-            // SAFETY: the range's lock is held, so nobody else moves its pages; the program
-            // accesses its memory by address, not through Rust references.
-            match unsafe { self.mv(dir, dst + at, src + at, len - at) } {
-                Ok(()) => return Ok(()),
-                // Mappings are being changed by another thread, or a page was locked: try again,
-                // but do not spin for ever.
-                Err(Refused::Again { done }) if done > 0 || tries < 1000 => {
-                    at += done;
-                    tries = if done > 0 { 0 } else { tries + 1 };
-                    if at >= len {
-                        return Ok(());
-                    }
-                }
-                // The kernel may hold a brief reference of its own, for instance to a page that
-                // our own transfer has just released.
-                Err(Refused::Busy { done }) if done > 0 || tries < 3 => {
-                    at += done;
-                    tries = if done > 0 { 0 } else { tries + 1 };
-                    if at >= len {
-                        return Ok(());
-                    }
-                }
-                Err(e) => return Err(e.after(at)),
-            }
-        }
-    }
 }
 
 /// A process may take so many pages at a time above its limit: a quarter of it, 16 MiB at most. A hundred small ones
@@ -442,21 +303,3 @@ const GRACE_MOST: i64 = (8 * PMD_NR) as i64;
 
 /// Exit status of a program that had to be ended because its bytes were lost: EX_IOERR.
 const EXIT_LOST: i32 = 74;
-
-/// What a move does at a page that is shared or pinned.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Busy {
-    Stops,
-    /// It leaves that page where it is.
-    GoesOn,
-}
-
-/// What became of a move.
-#[derive(Default)]
-struct Moved {
-    moved: PageMask,
-    /// Pages that were not there, whatever the table said.
-    holes: PageMask,
-    /// Left off at a page that is shared or pinned.
-    busy: bool,
-}

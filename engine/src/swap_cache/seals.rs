@@ -1,5 +1,6 @@
 //! Sealing on the way to slots, opening on the way back: the one place for each that every page
 //! passes.
+#![allow(unsafe_code)]
 
 use super::{Frame, Memory, Shift, SwapCache, Transfer};
 use crate::mm::{PageMask, Pmd, SwapEntry, SwapPlace, PAGE_SIZE, PMD_NR, PMD_SIZE};
@@ -352,7 +353,7 @@ impl<M: Memory> SwapCache<M> {
             // large enough, or else it is the scratch page, which is the reclaim thread's.
             let (from, sealed) = unsafe {
                 let sealed = match self.sealer.mode {
-                    Mode::Check => self.scratch.0,
+                    Mode::Check => self.scratch.at(0),
                     Mode::Encrypt => to.addr(page) as *mut u8,
                 };
                 (
@@ -497,7 +498,7 @@ impl<M: Memory> SwapCache<M> {
             // The scratch page is the reclaim thread's.
             let same = unsafe {
                 let (nonce, tag) = sealed.of(page);
-                let scratch = Self::page(self.scratch.0);
+                let scratch = Self::page(self.scratch.at(0));
                 self.sealer.is_same(&*now, scratch, at, nonce, &tag)
             };
             if same {

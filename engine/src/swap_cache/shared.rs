@@ -14,6 +14,7 @@
 //! Nobody else can come to the alias, so what is seen there is true: a page that somebody has pinned for reading is
 //! the process's own alone by then, and its folio no huge page any more. What is not as expected goes back by the way it
 //! came, with whatever holds it.
+#![allow(unsafe_code)]
 
 use super::frames::ALIAS;
 use super::{Dir, Memory, SwapCache, EXIT_LOST};

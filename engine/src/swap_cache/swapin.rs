@@ -154,8 +154,8 @@ impl<M: Memory> SwapCache<M> {
             return self.allow_writes(Pmd::of(f.addr), crate::mm::page_in_pmd(f.addr));
         }
         let addr = f.addr & !(PAGE_SIZE - 1);
-        // SAFETY: the zero page is readable; only a missing page is filled.
-        if unsafe { self.memory.copy(Dir::In, addr, self.zeros.0, PAGE_SIZE) }.is_err() {
+        let filled = self.memory.copy(Dir::In, addr, self.zeros.at(0), PAGE_SIZE);
+        if filled.is_err() {
             self.memory.wake(addr, PAGE_SIZE);
         }
     }
@@ -168,8 +168,8 @@ impl<M: Memory> SwapCache<M> {
             self.allow_writes_to(pmd, g, page);
             return Plan::Served;
         }
-        // SAFETY: the zero page is readable; only a missing page is filled.
-        match unsafe { self.memory.copy(Dir::In, addr, self.zeros.0, PAGE_SIZE) } {
+        let filled = self.memory.copy(Dir::In, addr, self.zeros.at(0), PAGE_SIZE);
+        match filled {
             Ok(()) => self.stats().move_hole.inc(),
             Err(_) => {
                 self.stats().fault_stale.inc();

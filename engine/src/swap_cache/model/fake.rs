@@ -304,10 +304,10 @@ impl Memory for Fake {
         r
     }
 
-    unsafe fn copy(&self, dir: Dir, dst: usize, src: *const u8, len: usize) -> Result<(), Refused> {
+    fn copy(&self, dir: Dir, dst: usize, src: *const u8, len: usize) -> Result<(), Refused> {
         let n = len / PAGE_SIZE;
         let r = self.place(dst, n, How::Copy, |i| {
-            // SAFETY: the caller's contract; the destination is mapped.
+            // SAFETY: the source is the engine's own; the destination is mapped.
             unsafe {
                 let to = (dst + i * PAGE_SIZE) as *mut u8;
                 core::ptr::copy_nonoverlapping(src.add(i * PAGE_SIZE), to, PAGE_SIZE);
@@ -323,9 +323,8 @@ impl Memory for Fake {
         r
     }
 
-    unsafe fn copy_protected(&self, dst: usize, src: *const u8, len: usize) -> Result<(), Refused> {
-        // SAFETY: the caller's contract.
-        let r = unsafe { self.copy(Dir::In, dst, src, len) };
+    fn copy_protected(&self, dst: usize, src: *const u8, len: usize) -> Result<(), Refused> {
+        let r = self.copy(Dir::In, dst, src, len);
         self.protect(dst, r.err().map_or(len, Refused::done), true);
         r
     }
@@ -387,7 +386,7 @@ impl Memory for Fake {
         Ok(())
     }
 
-    unsafe fn populate(&self, at: usize, len: usize) -> Result<(), Errno> {
+    fn populate(&self, at: usize, len: usize) -> Result<(), Errno> {
         let (stretch, page) = self.of(at);
         if core::ptr::eq(stretch, &self.program) {
             // To make it this process's own changes nothing here.

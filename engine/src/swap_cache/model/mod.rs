@@ -1,5 +1,6 @@
 //! The swap cache in a memory of the test's own: every short sequence of what can happen to a range, and long random
 //! ones, against what must be true. After every effect the range is looked at as a core file would show it.
+#![allow(unsafe_code)]
 
 mod fake;
 mod truth;

@@ -2,6 +2,7 @@
 
 use super::super::*;
 use super::fake::{At, Fake};
+use crate::mm::PAGE_SIZE;
 use crate::vma::{Had, Snapshot};
 use core::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};

@@ -7,6 +7,7 @@ use super::truth::{content, Content, Scene, Setup, Slot, Truth, WORDS};
 use crate::control::{Answer, Compress, Grant, Proc, Settings, Writer, SEGMENT_CLUSTERS};
 use crate::device::ram::RamDevice;
 use crate::device::Device;
+use crate::mm::PAGE_SIZE;
 use crate::policy::intake::Amount;
 use crate::policy::Unit;
 use crate::sys::uffd::PageFault;

@@ -1,5 +1,6 @@
 //! Pages that come along with the read of another, and go to compressed memory: as long as much of it is free. A
 //! read of some pages more takes little longer, and each of them would be a read of its own.
+#![allow(unsafe_code)]
 
 use super::{Memory, SwapCache, FEW};
 use crate::mm::{Page, PageMask, Pmd, SwapPlace};

@@ -3,6 +3,7 @@
 //!
 //! A page in `compressed` has an object in the pool, named by the range's table of handles. Under the range's
 //! lock pages come and go; without it, while the range is being written, they are only made.
+#![allow(unsafe_code)]
 
 mod batches;
 mod beside;
@@ -616,7 +617,7 @@ impl<M: Memory> SwapCache<M> {
         g: &mut RangeGuard<'_>,
         pages: PageMask,
     ) -> PageMask {
-        let scratch = self.scratch.0;
+        let scratch = self.scratch.at(0);
         let mut opened = PageMask::EMPTY;
         for page in pages.runs().flatten() {
             let one = PageMask::of(page..page + 1);
@@ -627,8 +628,8 @@ impl<M: Memory> SwapCache<M> {
                 continue;
             }
             let to = self.frames.addr(frame) + page * PAGE_SIZE;
-            // SAFETY: the scratch page is ours, and the frame is, of which this page is missing.
-            if unsafe { self.memory.copy(Dir::Out, to, scratch, PAGE_SIZE) }.is_ok() {
+            let filled = self.memory.copy(Dir::Out, to, scratch, PAGE_SIZE);
+            if filled.is_ok() {
                 opened.insert(page);
             }
         }
