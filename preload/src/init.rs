@@ -4,7 +4,7 @@ use crate::state::state;
 use crate::window::Window;
 use crate::{
     alone, arch, brk, c_thread, calls, exec, failure, found, gate, go, maps, patch, resident,
-    rights, tasks,
+    rights, runtimes, tasks,
 };
 use core::ffi::CStr;
 use hugeswap::control;
@@ -30,7 +30,7 @@ extern "C" fn constructor() {
     }
     // SAFETY: a C string of the environment.
     let address = unsafe { CStr::from_ptr(address) };
-    if let Some(what) = other_runtime() {
+    if let Some(what) = runtimes::other() {
         say(&format!("hugeswap: this program runs unmanaged: {what}\n"));
         decline(address.to_bytes());
         show();
@@ -68,33 +68,6 @@ impl From<String> for Failed {
     fn from(e: String) -> Failed {
         Failed::Other(e)
     }
-}
-
-/// What already stands between the program and its memory: it and we do not go together.
-fn other_runtime() -> Option<&'static str> {
-    for (name, what) in [
-        (c"__asan_init", "it is built with AddressSanitizer"),
-        // At the end it stops every thread, the engine's too, and goes through memory.
-        (c"__lsan_init", "it is built with LeakSanitizer"),
-        (c"__hwasan_init", "it is built with HWAddressSanitizer"),
-        (c"__tsan_init", "it is built with ThreadSanitizer"),
-        (c"__msan_init", "it is built with MemorySanitizer"),
-    ] {
-        // SAFETY: a plain look-up.
-        if !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null() {
-            return Some(what);
-        }
-    }
-    // SAFETY: the environment is not changed by anybody yet.
-    let preload = unsafe { libc::getenv(c"LD_PRELOAD".as_ptr()) };
-    if preload.is_null() {
-        return None;
-    }
-    // SAFETY: a C string of the environment.
-    let list = unsafe { CStr::from_ptr(preload) }.to_bytes();
-    list.windows(9)
-        .any(|w| w == b"vgpreload")
-        .then_some("it runs under valgrind")
 }
 
 /// Tells the supervisor.

@@ -72,6 +72,7 @@ mod release;
 mod remap;
 mod resident;
 mod rights;
+mod runtimes;
 mod sandbox;
 mod state;
 mod stretch;

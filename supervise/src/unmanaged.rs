@@ -86,6 +86,8 @@ struct Found {
     is_not_told: bool,
     has_others: bool,
     is_narrow: bool,
+    /// It is a loader itself.
+    is_loader: bool,
     has_loader: bool,
     gains_rights: bool,
     is_readable: bool,
@@ -105,6 +107,12 @@ impl Found {
             Found {
                 of_the_run: true, ..
             } => Verdict::Fine,
+            // `ldd` asks every loader of the machine.
+            Found {
+                is_narrow: true,
+                is_loader: true,
+                ..
+            } => Verdict::Starting(Why::Narrow),
             Found {
                 is_narrow: true, ..
             } => Verdict::Unmanaged(Why::Narrow),
@@ -454,6 +462,7 @@ impl Identity {
             is_not_told: false,
             has_others: false,
             is_narrow: read.is_ok() && head == *b"\x7fELF\x01",
+            is_loader: is_loader(&self.program),
             has_loader: auxiliary(&auxv, libc::AT_BASE) != Some(0) || is_loader(&self.program),
             gains_rights: auxiliary(&auxv, libc::AT_SECURE).is_some_and(|v| v != 0),
             is_readable: !auxv.is_empty(),
@@ -531,6 +540,7 @@ mod tests {
         is_not_told: false,
         has_others: false,
         is_narrow: false,
+        is_loader: false,
         has_loader: true,
         gains_rights: false,
         is_readable: true,
@@ -592,6 +602,14 @@ mod tests {
                     ..PLAIN
                 },
                 Verdict::Unmanaged(Why::Narrow),
+            ),
+            (
+                Found {
+                    is_narrow: true,
+                    is_loader: true,
+                    ..PLAIN
+                },
+                Verdict::Starting(Why::Narrow),
             ),
             (
                 Found {

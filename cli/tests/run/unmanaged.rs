@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 use crate::support::{compile, compile_with, kill, wait_for, Dir, Done, Run};
 
@@ -74,9 +75,24 @@ fn without_the_environment() {
     counted(&done, "not_loaded");
 }
 
-/// The least that is an ELF file of 32 bits: it waits for a signal.
 #[test]
 fn of_32_bits() {
+    let dir = Dir::new("narrow");
+    // pause, again and again.
+    let pauses = [0xb8, 29, 0, 0, 0, 0xcd, 0x80, 0xeb, 0xf7, 0x90, 0x90, 0x90];
+    let program = narrow(&dir, "narrow", pauses);
+    let done = beside(program.to_str().unwrap(), &[]);
+    counted(&done, "32_bit");
+    // A loader, of which `ldd` asks something. exit(0).
+    let ends = [0xb8, 1, 0, 0, 0, 0x31, 0xdb, 0xcd, 0x80, 0x90, 0x90, 0x90];
+    let loader = narrow(&dir, "ld-linux.so.2", ends);
+    let line = format!("{} --verify x && sleep 0.3", loader.display());
+    let done = Run::new(64, ["sh", "-c", &line]).option("--strict").ok();
+    assert!(!done.stderr.contains("unmanaged"), "{done}");
+}
+
+/// The least that is an ELF file of 32 bits, with this code.
+fn narrow(dir: &Dir, name: &str, code: [u8; 12]) -> PathBuf {
     let mut elf = vec![0x7f, b'E', b'L', b'F', 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let words = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
     // An executable for i386; entry, headers at 52, no sections.
@@ -93,14 +109,11 @@ fn of_32_bits() {
     ]));
     // One segment to load: all of the file.
     elf.extend(words(&[1, 0, 0x0804_8000, 0x0804_8000, 96, 96, 5, 4096]));
-    // pause, again and again.
-    elf.extend([0xb8, 29, 0, 0, 0, 0xcd, 0x80, 0xeb, 0xf7, 0x90, 0x90, 0x90]);
-    let dir = Dir::new("narrow");
-    let program = dir.join("narrow");
+    elf.extend(code);
+    let program = dir.join(name);
     fs::write(&program, elf).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let done = beside(program.to_str().unwrap(), &[]);
-    counted(&done, "32_bit");
+    program
 }
 
 /// Programs that are over before anybody can look at them.
@@ -139,6 +152,24 @@ fn those_that_decline() {
         let done = Run::new(64, &line).option("--strict").go();
         assert_eq!(done.signal(), Some(libc::SIGKILL), "{done}");
         assert!(!strict_says || done.stderr.contains("--strict"), "{done}");
+    }
+}
+
+/// Sanitizers that are linked into the program do not tell their names; one that leaves memory alone does no harm.
+#[test]
+fn those_with_a_sanitizer_inside() {
+    for (sanitizer, library, declines) in [
+        ("address", "-static-libasan", true),
+        ("thread", "-static-libtsan", true),
+        ("undefined", "-static-libubsan", false),
+    ] {
+        let flags = [&format!("-fsanitize={sanitizer}"), library];
+        let program = compile_with("sanitized", &format!("sanitized-{sanitizer}"), &flags);
+        let done = Run::new(64, [program]).ok();
+        let stats = done.stats.as_ref().unwrap();
+        let declined = stats["unmanaged_reasons"]["declined"].as_u64();
+        assert_eq!(declined.unwrap_or(0), u64::from(declines), "{done}");
+        assert_eq!(done.stderr.contains("a sanitizer"), declines, "{done}");
     }
 }
 

@@ -96,6 +96,8 @@ impl File {
                 head[to.min(HEAD - 1)] = 0;
                 File::open(libc::AT_FDCWD, head[from..].as_ptr(), 0)?.judge_at(depth + 1)
             }
+            // It runs no program as a rule: `ldd` asks it which libraries it would load.
+            Kind::Narrow if self.is_loader => None,
             Kind::Narrow => Some(Program::Unmanaged(Unmanaged::Narrow)),
             Kind::Elf if gains_rights(&s) => Some(Program::Unmanaged(Unmanaged::GainsRights)),
             Kind::Elf => Some(self.judge_elf(&head)),
