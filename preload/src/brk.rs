@@ -1,6 +1,6 @@
 //! The program's heap by brk, in memory of the window: sqlite, for one, uses nothing else.
 
-use crate::patch::{self, Code};
+use crate::patch::Code;
 use crate::state::state;
 use crate::{lock, map};
 use hugeswap::engine::Engine;
@@ -37,8 +37,7 @@ static ENTRIES: OnceLock<[Option<Code>; 2]> = OnceLock::new();
 
 /// The C library's functions are as they are to stay.
 pub fn note_entries() {
-    let code = |name| patch::find(name).ok().and_then(Code::at);
-    let _ = ENTRIES.set([code(c"brk"), code(c"sbrk")]);
+    let _ = ENTRIES.set([c"brk", c"sbrk"].map(Code::of));
 }
 
 /// Code at these addresses may have been changed. Who wants to hear of what is unmapped (UCX, for one) lays itself over

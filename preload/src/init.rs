@@ -1,5 +1,6 @@
 //! The constructor: before the program's own code runs.
 
+use crate::patch::Writable;
 use crate::state::state;
 use crate::window::Window;
 use crate::{
@@ -183,6 +184,9 @@ struct Targets {
     curbrk: usize,
 }
 
+/// More functions than we replace where they are there.
+const OTHERS: usize = 64;
+
 impl Targets {
     fn find() -> Result<Targets, patch::PatchError> {
         use arch::*;
@@ -215,14 +219,10 @@ impl Targets {
     /// # Safety
     /// See `patch::redirect`.
     unsafe fn redirect(&self) -> Result<(), patch::PatchError> {
-        for &(name, from, to) in &self.functions {
-            // SAFETY: passed on.
-            unsafe { patch::redirect(name, from, to) }?;
-        }
         // Few programs need these: filters of system calls, userfaultfds of their own, namespaces,
         // protection keys, memory that is shared in the way of System V; what tells of the process's
         // threads, and what ends it as this program. Not every C library has all of them.
-        for (name, to) in [
+        let optional = [
             (c"prctl", calls::prctl()),
             (c"ioctl", calls::ioctl()),
             (c"posix_madvise", calls::posix_madvise()),
@@ -245,11 +245,23 @@ impl Targets {
         .into_iter()
         .chain(tasks::functions())
         .chain(exec::functions())
-        {
-            if let Ok(from) = patch::find(name) {
-                // SAFETY: passed on.
-                let _ = unsafe { patch::redirect(name, from, to) };
-            }
+        .filter_map(|(name, to)| Some((name, patch::find(name).ok()?, to)));
+        let mut others = [(c"", 0, 0); OTHERS];
+        let mut nr = 0;
+        for (place, other) in others.iter_mut().zip(optional) {
+            *place = other;
+            nr += 1;
+        }
+        let others = &others[..nr];
+        let all = self.functions.iter().chain(others);
+        let writable = Writable::between(all.map(|&(_, from, _)| from));
+        for &(name, from, to) in &self.functions {
+            // SAFETY: passed on.
+            unsafe { patch::redirect(name, from, to, writable.as_ref()) }?;
+        }
+        for &(name, from, to) in others {
+            // SAFETY: passed on.
+            let _ = unsafe { patch::redirect(name, from, to, writable.as_ref()) };
         }
         Ok(())
     }

@@ -49,6 +49,7 @@ mod clone;
 mod clone_args;
 mod deputy;
 mod direct;
+mod elf;
 mod entry;
 mod exec;
 mod failure;

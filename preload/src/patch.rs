@@ -5,7 +5,8 @@
 //! the constructor, before the program has threads of its own.
 
 use crate::arch::{jump_to, JUMP};
-use core::ffi::{c_void, CStr};
+use crate::elf::Symbols;
+use core::ffi::{c_char, c_void, CStr};
 use hugeswap::sys::syscall::syscall;
 use hugeswap::sys::{fd, mem, Errno};
 
@@ -32,14 +33,11 @@ impl core::fmt::Display for PatchError {
 
 /// The address of a function of the C library itself.
 pub fn find(name: &'static CStr) -> Result<usize, PatchError> {
-    // SAFETY: plain look-ups with constant strings.
-    let p = unsafe {
-        let libc_handle = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-        if libc_handle.is_null() {
-            core::ptr::null_mut()
-        } else {
-            libc::dlsym(libc_handle, name.as_ptr())
-        }
+    let library = library();
+    let p = match library.is_null() {
+        true => core::ptr::null_mut(),
+        // SAFETY: a plain look-up with a constant string.
+        false => unsafe { libc::dlsym(library, name.as_ptr()) },
     };
     if p.is_null() {
         Err(PatchError::Missing(name))
@@ -48,48 +46,87 @@ pub fn find(name: &'static CStr) -> Result<usize, PatchError> {
     }
 }
 
-/// The size that the symbol table gives the function.
-fn size_of_function(addr: usize) -> usize {
+/// The symbols of the C library.
+fn symbols() -> Symbols {
+    /// `struct link_map`, as far as it is public.
     #[repr(C)]
-    struct Elf64Sym {
-        _name: u32,
-        _info: u8,
-        _other: u8,
-        _shndx: u16,
-        _value: u64,
-        size: u64,
+    struct LinkMap {
+        base: usize,
+        name: *const c_char,
+        dynamic: usize,
     }
-    extern "C" {
-        fn dladdr1(
-            addr: *const c_void,
-            info: *mut libc::Dl_info,
-            extra: *mut *mut c_void,
-            flags: i32,
-        ) -> i32;
-    }
-    const RTLD_DL_SYMENT: i32 = 1;
-    let mut sym: *mut c_void = core::ptr::null_mut();
-    // SAFETY: the structures outlive the call; the symbol entry is in the library's own memory.
+    const RTLD_DI_LINKMAP: i32 = 2;
+    let mut map: *const LinkMap = core::ptr::null();
+    // SAFETY: the loader gives what it has of a library that is loaded, and stays.
     unsafe {
-        let mut info: libc::Dl_info = core::mem::zeroed();
-        if dladdr1(addr as *const c_void, &mut info, &mut sym, RTLD_DL_SYMENT) == 0 || sym.is_null()
-        {
-            return 0;
+        let library = library();
+        let into = (&raw mut map).cast();
+        if library.is_null() || libc::dlinfo(library, RTLD_DI_LINKMAP, into) != 0 {
+            return Symbols::default();
         }
-        (*(sym as *const Elf64Sym)).size as usize
+        Symbols::of((*map).base, (*map).dynamic)
     }
 }
+
+/// The C library; null if it is not there.
+fn library() -> *mut c_void {
+    // SAFETY: a constant string; nothing is loaded.
+    unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
+}
+
+/// Code of the C library that is writable until this is dropped.
+pub struct Writable {
+    start: usize,
+    len: usize,
+}
+
+impl Writable {
+    /// From the first of these functions to the last. None where that is not allowed: then each is made writable when
+    /// its turn comes, as far as that is.
+    pub fn between(functions: impl Iterator<Item = usize> + Clone) -> Option<Writable> {
+        let page = hugeswap::mm::PAGE_SIZE;
+        let start = functions.clone().min()? & !(page - 1);
+        let len = (functions.max()? + JUMP).next_multiple_of(page) - start;
+        // SAFETY: one library's code, which stays executable.
+        let done = unsafe { mem::mprotect(start, len, WRITABLE_CODE) };
+        done.is_ok().then_some(Writable { start, len })
+    }
+
+    fn has(&self, from: usize) -> bool {
+        from >= self.start && from + JUMP <= self.start + self.len
+    }
+}
+
+impl Drop for Writable {
+    fn drop(&mut self) {
+        // SAFETY: as it was before.
+        let _ = unsafe { mem::mprotect(self.start, self.len, CODE) };
+    }
+}
+
+const CODE: i32 = libc::PROT_READ | libc::PROT_EXEC;
+const WRITABLE_CODE: i32 = CODE | libc::PROT_WRITE;
 
 /// Makes the function at `from` go to `to`.
 ///
 /// # Safety
 /// No thread may be running in the first bytes of the function, and `to` must do what the
 /// function's callers expect.
-pub unsafe fn redirect(name: &'static CStr, from: usize, to: usize) -> Result<(), PatchError> {
-    if size_of_function(from) < JUMP {
+pub unsafe fn redirect(
+    name: &'static CStr,
+    from: usize,
+    to: usize,
+    writable: Option<&Writable>,
+) -> Result<(), PatchError> {
+    if symbols().size_of(name, from) < JUMP {
         return Err(PatchError::Unknown(name));
     }
     let code = jump_to(to);
+    if writable.is_some_and(|w| w.has(from)) {
+        // SAFETY: it is writable, and long enough; the rest is the caller's contract.
+        unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), from as *mut u8, JUMP) };
+        return Ok(());
+    }
     // Where writable code is forbidden (PR_SET_MDWE, or a filter of system calls), which outlives exec, the
     // kernel still writes as a debugger does.
     // SAFETY: passed on.
@@ -106,11 +143,12 @@ pub struct Code {
 }
 
 impl Code {
-    /// As it is now. None where the function is too short.
-    pub fn at(from: usize) -> Option<Code> {
+    /// Of the C library's function of that name, as it is now. None where it is too short.
+    pub fn of(name: &'static CStr) -> Option<Code> {
+        let from = find(name).ok()?;
         // SAFETY: it has so many bytes.
         let read = || unsafe { bytes_at(from) };
-        (size_of_function(from) >= JUMP).then(|| Code {
+        (symbols().size_of(name, from) >= JUMP).then(|| Code {
             from,
             bytes: read(),
         })
@@ -149,14 +187,9 @@ unsafe fn write_code(from: usize, code: &[u8; JUMP]) -> Result<(), PatchError> {
     let len = (from + JUMP).next_multiple_of(page) - start;
     // SAFETY: the pages hold the function; they are writable for a moment and as before after it.
     unsafe {
-        mem::mprotect(
-            start,
-            len,
-            libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC,
-        )
-        .map_err(PatchError::Protect)?;
+        mem::mprotect(start, len, WRITABLE_CODE).map_err(PatchError::Protect)?;
         core::ptr::copy_nonoverlapping(code.as_ptr(), from as *mut u8, JUMP);
-        mem::mprotect(start, len, libc::PROT_READ | libc::PROT_EXEC).map_err(PatchError::Protect)
+        mem::mprotect(start, len, CODE).map_err(PatchError::Protect)
     }
 }
 
