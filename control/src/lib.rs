@@ -36,7 +36,7 @@ pub const OVERHEAD_SHARE: u64 = PMD_NR as u64;
 /// Layout of these structures; a preloaded library of another build refuses to run. Counted up where
 /// their sizes stay.
 pub const LAYOUT: u64 =
-    0x6875_6765_7377_0002 + (Control::BYTES + Proc::BYTES + Orders::BYTES) as u64;
+    0x6875_6765_7377_0003 + (Control::BYTES + Proc::BYTES + Orders::BYTES) as u64;
 
 /// Names of the supervisor's memory files, by which `hugeswap swapoff` finds them.
 pub const CONTROL_FILE: &str = "hugeswap-control";
@@ -147,6 +147,8 @@ pub struct Settings {
     pub compress: u32,
     /// A `CompressCodec`.
     pub codec: u32,
+    /// `MADV_DONTNEED` frees page tables (Linux 6.14). 0: not known.
+    pub frees_page_tables: u32,
     /// The most that may go to swap, over all devices that share this.
     pub swap_bytes: u64,
     /// For tests.

@@ -2,7 +2,7 @@
 
 use super::syscall::{syscall, Errno};
 use super::{fd, mem};
-use hugeswap_mm::{PAGE_SIZE, PMD_NR};
+use hugeswap_mm::{PAGE_SIZE, PMD_NR, PMD_SIZE};
 
 const PAGEMAP_SCAN: usize = (3 << 30 | 96 << 16 | (b'f' as u32) << 8 | 16) as usize;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
@@ -201,6 +201,29 @@ fn resident(addr: usize, n: usize) -> Result<[bool; PMD_NR], Errno> {
         *page = is;
     }
     Ok(out)
+}
+
+/// Whether MADV_DONTNEED frees page tables: gives a range one, drops its memory, and sees whether
+/// a huge page takes the place.
+pub fn frees_page_tables() -> Result<bool, Errno> {
+    let addr = mem::reserve_aligned(PMD_SIZE)?;
+    // SAFETY: the scratch range is ours alone.
+    unsafe {
+        let r = (|| {
+            mem::mprotect(addr, PMD_SIZE, libc::PROT_READ | libc::PROT_WRITE)?;
+            mem::madvise(addr, PMD_SIZE, libc::MADV_NOHUGEPAGE)?;
+            (addr as *mut u8).write_volatile(1);
+            mem::madvise(addr, PMD_SIZE, libc::MADV_DONTNEED)?;
+            mem::madvise(addr, PMD_SIZE, libc::MADV_HUGEPAGE)?;
+            (addr as *mut u8).write_volatile(1);
+            let map = Pagemap::open()?;
+            let huge = map.is_huge(addr, PMD_SIZE);
+            map.close();
+            huge
+        })();
+        mem::unmap_own(addr, PMD_SIZE);
+        r
+    }
 }
 
 #[cfg(test)]

@@ -222,7 +222,7 @@ fn build(s: &Start<'_>, joined: &Joined) -> Result<&'static Engine, StartError> 
     let (program, staging, features) = open_uffds(control, joined.link)?;
     let devices = open_devices(control, joined)?;
     let charge = Charge::new(control, joined.id, own, joined.link);
-    let abilities = probe::abilities(features);
+    let abilities = probe::abilities(features, &control.settings);
     let memory = Kernel::new(program, staging, joined.pagemap);
     let cache = SwapCache::new(memory, charge, abilities).map_err(StartError::Resources)?;
     let doorbells = Doorbells::new().map_err(StartError::Resources)?;

@@ -17,7 +17,7 @@ use hugeswap_control::{
 use hugeswap_host::os;
 use hugeswap_host::size::Size;
 use hugeswap_host::sizing::Chosen;
-use hugeswap_sys::Errno;
+use hugeswap_sys::{pagemap, Errno};
 
 use super::{Plan, Run};
 use crate::devices::{self, Places, Total};
@@ -48,6 +48,7 @@ pub(super) fn start(plan: &Plan<'_>) -> Result<Run, Failure> {
     let settings = Settings {
         limit_bytes: limit,
         no_move: no_move.into(),
+        frees_page_tables: (pagemap::frees_page_tables() == Ok(true)).into(),
         swap_bytes: total.bytes(),
         faults,
         ..settings_of(args)
