@@ -254,7 +254,7 @@ impl Targets {
         }
         let others = &others[..nr];
         let all = self.functions.iter().chain(others);
-        let writable = Writable::between(all.map(|&(_, from, _)| from));
+        let writable = Writable::between(all.map(|&(name, from, _)| (name, from)));
         for &(name, from, to) in &self.functions {
             // SAFETY: passed on.
             unsafe { patch::redirect(name, from, to, writable.as_ref()) }?;

@@ -81,15 +81,22 @@ pub struct Writable {
 }
 
 impl Writable {
-    /// From the first of these functions to the last. None where that is not allowed: then each is made writable when
-    /// its turn comes, as far as that is.
-    pub fn between(functions: impl Iterator<Item = usize> + Clone) -> Option<Writable> {
+    /// From the first of these functions to the last, of those that are the C library's own: what lies between is its
+    /// code. None where that is not allowed: then each is made writable when its turn comes, as far as that is.
+    pub fn between(functions: impl Iterator<Item = (&'static CStr, usize)>) -> Option<Writable> {
         let page = hugeswap::mm::PAGE_SIZE;
-        let start = functions.clone().min()? & !(page - 1);
-        let len = (functions.max()? + JUMP).next_multiple_of(page) - start;
-        // SAFETY: one library's code, which stays executable.
+        let symbols = symbols();
+        let own = functions.filter(|&(name, from)| symbols.size_of(name, from) >= JUMP);
+        let (first, last) = own.fold((usize::MAX, 0), |(first, last), (_, from)| {
+            (first.min(from), last.max(from))
+        });
+        let start = first & !(page - 1);
+        let len = (last + JUMP).next_multiple_of(page).checked_sub(start)?;
+        let code = Writable { start, len };
+        // SAFETY: one library's code, which stays executable. Where only a part of it could be changed, that ends with
+        // `code`.
         let done = unsafe { mem::mprotect(start, len, WRITABLE_CODE) };
-        done.is_ok().then_some(Writable { start, len })
+        done.is_ok().then_some(code)
     }
 
     fn has(&self, from: usize) -> bool {
