@@ -131,8 +131,25 @@ impl Own {
         own.ok_or(Error::NotMounted)
     }
 
+    /// This group, or that above it whose limit is the smallest in force here; `None` without a limit.
+    pub fn limiting(&self) -> Option<Own> {
+        let (_, path) = self
+            .limits()
+            // Of two that are the same the outer one holds for more.
+            .min_by_key(|(limit, dir)| (*limit, dir.as_os_str().len()))?;
+        Some(Own {
+            path: path.to_owned(),
+            ..self.clone()
+        })
+    }
+
     /// The smallest limit in force here, from this group up to the root.
     pub fn limit(&self) -> Option<u64> {
+        self.limits().map(|(limit, _)| limit).min()
+    }
+
+    /// The limits in force here, and whose they are.
+    fn limits(&self) -> impl Iterator<Item = (u64, &Path)> {
         let file = match self.version {
             Version::V1 => "memory.limit_in_bytes",
             Version::V2 => "memory.max",
@@ -140,33 +157,24 @@ impl Own {
         self.path
             .ancestors()
             .take_while(|dir| dir.starts_with(&self.mount))
-            .filter_map(|dir| read_number(&dir.join(file)))
-            .min()
+            .filter_map(move |dir| Some((read_number(&dir.join(file))?, dir)))
             // v1 writes "none" as the largest number of whole pages.
-            .filter(|limit| *limit < 1 << 60)
+            .filter(|(limit, _)| *limit < 1 << 60)
     }
 
     /// What this group and those above it leave to one more program; `None` without a limit.
     pub fn room(&self) -> Option<GroupRoom> {
-        let (limit, usage, cache) = match self.version {
-            Version::V1 => (
-                "memory.limit_in_bytes",
-                "memory.usage_in_bytes",
-                "total_inactive_file",
-            ),
-            Version::V2 => ("memory.max", "memory.current", "inactive_file"),
+        let (usage, cache) = match self.version {
+            Version::V1 => ("memory.usage_in_bytes", "total_inactive_file"),
+            Version::V2 => ("memory.current", "inactive_file"),
         };
-        self.path
-            .ancestors()
-            .take_while(|dir| dir.starts_with(&self.mount))
-            .filter_map(|dir| {
-                // v1 writes "none" as the largest number of whole pages.
-                let limit = read_number(&dir.join(limit)).filter(|limit| *limit < 1 << 60)?;
+        self.limits()
+            .map(|(limit, dir)| {
                 let used = read_number(&dir.join(usage)).unwrap_or(0);
                 let stat = fs::read_to_string(dir.join("memory.stat")).unwrap_or_default();
                 let droppable = entry_of(&stat, cache).unwrap_or(0);
                 let left = limit.saturating_sub(used.saturating_sub(droppable));
-                Some(GroupRoom { limit, left })
+                GroupRoom { limit, left }
             })
             .min_by_key(|room| room.left)
     }
@@ -469,6 +477,35 @@ mod tests {
         assert_eq!(own.version, Version::V2);
         assert_eq!(own_in(V2, groups, |_| false), None);
         assert_eq!(own_in("", groups, |_| true), None);
+    }
+
+    #[test]
+    fn the_smallest_limit_above_holds() {
+        let mount = std::env::temp_dir().join(format!("limits-{}", std::process::id()));
+        let path = mount.join("job/step/task");
+        fs::create_dir_all(&path).unwrap();
+        let own = Own {
+            version: Version::V1,
+            mount: mount.clone(),
+            path,
+        };
+        let write = |dir: &str, limit: u64| {
+            let file = mount.join(dir).join("memory.limit_in_bytes");
+            fs::write(file, limit.to_string()).unwrap();
+        };
+        for dir in ["", "job", "job/step", "job/step/task"] {
+            write(dir, 9223372036854771712);
+        }
+        assert_eq!((own.limit(), own.limiting()), (None, None));
+        write("job", 5000);
+        write("job/step", 4000);
+        let limiting = || own.limiting().unwrap().path;
+        assert_eq!(own.limit(), Some(4000));
+        assert_eq!(limiting(), mount.join("job/step"));
+        // Of two that are the same the outer one holds for more.
+        write("job", 4000);
+        assert_eq!(limiting(), mount.join("job"));
+        fs::remove_dir_all(&mount).unwrap();
     }
 
     #[test]

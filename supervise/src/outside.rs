@@ -3,7 +3,8 @@
 //! for all of it.
 //!
 //! Where the run has a memory group with a limit to itself, the group's counters tell what is charged.
-//! Elsewhere it is the sum over the processes, without kernel memory and shared memory.
+//! Elsewhere it is the sum over the processes, without kernel memory and shared memory. A group with a few
+//! small processes of others (the shell of a batch job, a container's first process) still tells what it has to spare.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -53,6 +54,12 @@ const GROWTH: u64 = 256 << 10;
 const EXPECTED: u64 = 32 << 20;
 /// How often it is looked who is in the group.
 const GROUP: Duration = Duration::from_secs(1);
+/// Processes of others in the group that are hardly worth mentioning: so many, with such a part of its limit. What they freed
+/// lazily is taken for the run's, so it has to be little; and they could grow.
+const STRANGERS: usize = 32;
+const STRANGERS_PART: u64 = 16;
+/// And so much more until they are.
+const STRANGERS_STAY: u64 = 2;
 /// What is found larger counts at once; smaller, when it has been so for this many looks.
 const KEPT: usize = 8;
 /// After so many looks in which it was too much, it is said. Where a group's limit is near there may be no other look.
@@ -143,6 +150,23 @@ impl Files {
     }
 }
 
+/// What the run has of its memory group, if that is nearly all of it.
+#[derive(Clone, Copy)]
+struct Share {
+    limit: u64,
+    /// What is not the run's.
+    others: u64,
+    /// What pages of files need.
+    files: u64,
+}
+
+impl Share {
+    /// What there is for the run.
+    fn most(self) -> u64 {
+        self.limit.saturating_sub(self.others)
+    }
+}
+
 pub struct Outside {
     memory: u64,
     front: u32,
@@ -152,8 +176,7 @@ pub struct Outside {
     /// By how much it had grown at the last look.
     growth: u64,
     files: Files,
-    /// What pages of files need of the run's group, and its limit, if it has one to itself.
-    shares: Option<(u64, u64)>,
+    share: Option<Share>,
     stays: Stays,
     recent: [u64; KEPT],
     at: usize,
@@ -179,7 +202,7 @@ impl Outside {
             urgent_until: Instant::now() + NEW,
             last: 0,
             growth: 0,
-            shares: None,
+            share: None,
             stays: Stays::ALL,
             files: Files::default(),
             recent: [0; KEPT],
@@ -231,22 +254,28 @@ impl Outside {
         let own = [std::process::id(), self.front];
         let mut all: BTreeSet<u32> = processes.numbers();
         all.extend(strangers.numbers().chain(own));
+        let company = self.group.company(&all, now);
         // A group's counters tell what is freed lazily apart.
-        let is_group = self.group.is_ours(&all, now);
+        let group = self.group.charged(company);
+        self.stays = match &group {
+            Some((used, _)) => Stays::look(processes, used.lazily_freed),
+            None => Stays::ALL,
+        };
         let managed = || -> u64 {
-            let bytes = |m: &Member| match is_group {
-                true => m.charged() as u64 * PAGE_SIZE as u64,
-                false => Stays::ALL.resident(m),
+            let bytes = |m: &Member| match company {
+                Company::None => m.charged() as u64 * PAGE_SIZE as u64,
+                _ => self.stays.resident(m),
             };
             processes.present().map(|(_, m)| bytes(m)).sum()
         };
         let before = managed();
-        let group = self.group.usage(is_group);
-        let used = match group {
-            Some((used, _)) => used
-                .kept
-                .saturating_sub(self.ram.iter().map(allocated).sum()),
-            None => all.iter().map(|&pid| of_process(pid)).sum(),
+        let kept = |(used, _): &(Charged, u64)| {
+            let ram: u64 = self.ram.iter().map(allocated).sum();
+            used.kept.saturating_sub(ram)
+        };
+        let used = match (company, &group) {
+            (Company::None, Some(group)) => kept(group),
+            _ => all.iter().map(|&pid| of_process(pid)).sum(),
         };
         // What came or went meanwhile is nobody's fault.
         let outside = used.saturating_sub(before.max(managed()));
@@ -255,15 +284,23 @@ impl Outside {
         self.recent[self.at] = outside;
         self.at = (self.at + 1) % KEPT;
         self.peak = self.peak.max(outside);
+        let charged: u64 = processes
+            .present()
+            .map(|(_, m)| m.charged() as u64 * PAGE_SIZE as u64)
+            .sum();
+        let others = match (company, &group) {
+            (Company::Small, Some(group)) => kept(group).saturating_sub(charged + outside),
+            _ => 0,
+        };
         let (files, soon) = match &group {
             Some((used, limit)) => self.files.look(used, *limit),
             None => (0, false),
         };
-        self.stays = match &group {
-            Some((used, _)) => Stays::look(processes, used.lazily_freed),
-            None => Stays::ALL,
-        };
-        self.shares = group.map(|(_, limit)| (files, limit));
+        self.share = group.map(|(_, limit)| Share {
+            limit,
+            others,
+            files,
+        });
         if soon || self.growth > GROWTH {
             self.urgent_until = now + NEW;
         }
@@ -311,8 +348,8 @@ impl Outside {
     }
 
     fn limit(&self) -> u64 {
-        match self.shares {
-            Some((files, limit)) => managed_limit_in(self.memory, self.expected(), files, limit),
+        match self.share {
+            Some(s) => managed_limit_in(self.memory, self.expected(), s.files, s.most()),
             None => managed_limit(self.memory, self.expected()),
         }
     }
@@ -321,12 +358,12 @@ impl Outside {
     /// run's group has some to spare, and its part of that.
     fn share_spare(&self, processes: &Processes, managed: u64) {
         let of_group = self
-            .shares
-            .map(|(files, group)| spare(managed, self.expected(), files, group));
+            .share
+            .map(|s| spare(managed, self.expected(), s.files, s.most()));
         let spare = self.lazyfree_given.or(of_group);
         let all: u64 = processes.present().map(|(_, m)| m.charged() as u64).sum();
         for (_, m) in processes.present() {
-            // Only a group that the run has to itself counts what the kernel has not taken.
+            // Only a group that the run nearly has to itself counts what the kernel has not taken.
             let part = spare.map_or(-1, |spare| {
                 (spare / PAGE_SIZE as u64 * m.charged() as u64 / all.max(1)) as i64
             });
@@ -340,8 +377,8 @@ impl Outside {
             self.too_much = 0;
             return;
         }
-        let group = self.shares.map(|(_, group)| group);
-        let group = group.filter(|&group| leaves_no_room(self.bytes() + self.growth, group));
+        let group = self.share;
+        let group = group.filter(|s| leaves_no_room(self.bytes() + self.growth, s.most()));
         let before = self.too_much;
         self.too_much = match group {
             Some(_) => before.max(TOLD_AFTER),
@@ -349,10 +386,10 @@ impl Outside {
         };
         if before < TOLD_AFTER && self.too_much >= TOLD_AFTER {
             let so = match group {
-                Some(group) => format!(
+                Some(share) => format!(
                     "the memory group's limit of {} leaves no room for the rest, and the kernel may kill; give the \
                      group more, or run fewer of the {} processes at a time",
-                    Size::from_bytes(group),
+                    Size::from_bytes(share.limit),
                     self.processes
                 ),
                 None => "more than --memory leaves room for, so the run goes above it".to_owned(),
@@ -400,55 +437,90 @@ fn in_status(status: &str) -> u64 {
     (number("RssAnon:") + number("VmPTE:")) * 1024 + number("Threads:") * KERNEL_STACK
 }
 
-/// The memory group of the run, if it has one to itself.
+/// Who is in the run's group beside the run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Company {
+    None,
+    /// A few, with hardly any memory.
+    Small,
+    /// Or nobody knows.
+    Large,
+}
+
+impl Company {
+    /// Of so many processes with so much memory, where it was this before.
+    fn of(self, processes: usize, bytes: u64, limit: u64) -> Company {
+        let most = limit / STRANGERS_PART;
+        let most = match self {
+            Company::Large => most,
+            _ => most * STRANGERS_STAY,
+        };
+        match processes {
+            0 => Company::None,
+            1..=STRANGERS if bytes <= most => Company::Small,
+            _ => Company::Large,
+        }
+    }
+}
+
+/// The memory group whose limit holds for the run, if there is one.
 struct Group {
     own: Option<Own>,
     began: Instant,
     looked: Option<Instant>,
-    is_ours: bool,
+    company: Company,
     /// Who was there the last time and is not of the run.
     others: BTreeSet<u32>,
+    /// Those of them who have been there twice.
+    strangers: BTreeSet<u32>,
 }
 
 impl Group {
     fn find() -> Group {
-        let own = Own::find().ok().filter(|own| own.limit().is_some());
         Group {
-            own,
+            own: Own::find().ok().and_then(|own| own.limiting()),
             began: Instant::now(),
             looked: None,
-            is_ours: false,
+            company: Company::Large,
             others: BTreeSet::new(),
+            strangers: BTreeSet::new(),
         }
     }
 
-    /// What the group is charged for, and its limit.
-    fn usage(&self, is_ours: bool) -> Option<(Charged, u64)> {
-        let own = self.own.as_ref().filter(|_| is_ours)?;
+    /// What the group is charged for, and its limit, if it is the run's but for a few.
+    fn charged(&self, company: Company) -> Option<(Charged, u64)> {
+        let own = self.own.as_ref().filter(|_| company != Company::Large)?;
         own.charged().zip(own.limit())
     }
 
-    /// Whether nobody is in the group but the run.
-    fn is_ours(&mut self, run: &BTreeSet<u32>, now: Instant) -> bool {
-        let Some(own) = &self.own else {
-            return false;
+    fn company(&mut self, run: &BTreeSet<u32>, now: Instant) -> Company {
+        let Some((own, limit)) = self.own.as_ref().and_then(|own| Some((own, own.limit()?))) else {
+            return Company::Large;
         };
         // At the first look the program has hardly come.
-        let rest = match self.is_ours || now > self.began + NEW {
+        let rest = match self.company != Company::Large || now > self.began + NEW {
             true => GROUP,
             false => BETWEEN,
         };
         if self.looked.is_none_or(|then| now - then > rest) {
             let others: BTreeSet<u32> = own.processes().difference(run).copied().collect();
             // Who has just been started is not known yet.
-            self.is_ours = match self.looked {
-                None => others.is_empty(),
-                Some(_) => others.is_disjoint(&self.others),
+            self.strangers = match self.looked {
+                None => others.clone(),
+                Some(_) => others.intersection(&self.others).copied().collect(),
             };
             self.others = others;
             self.looked = Some(now);
         }
-        self.is_ours
+        let strangers = &self.strangers;
+        // Of those in no pid namespace of ours nothing is known.
+        let known = strangers.len() <= STRANGERS && !strangers.contains(&0);
+        let bytes = match known {
+            true => strangers.iter().map(|&pid| of_process(pid)).sum(),
+            false => u64::MAX,
+        };
+        self.company = self.company.of(strangers.len(), bytes, limit);
+        self.company
     }
 }
 
@@ -521,6 +593,31 @@ mod tests {
         assert!(!Files::default().look(&writes, GIB).1);
         assert_eq!(files.look(&writes, group), (20 * MIB, true));
         assert_eq!(files.look(&writes, group), (10 * MIB, false));
+    }
+
+    #[test]
+    fn a_shell_in_the_group_is_no_company_to_speak_of() {
+        let of = |before: Company, n, bytes| before.of(n, bytes, 160 * MIB);
+        assert_eq!(of(Company::Large, 0, 0), Company::None);
+        assert_eq!(of(Company::Large, 2, 3 * MIB), Company::Small);
+        assert_eq!(of(Company::Large, STRANGERS + 1, 3 * MIB), Company::Large);
+        // Nobody comes and goes by a page more or less.
+        assert_eq!(of(Company::Large, 2, 11 * MIB), Company::Large);
+        assert_eq!(of(Company::Small, 2, 11 * MIB), Company::Small);
+        assert_eq!(of(Company::None, 2, 11 * MIB), Company::Small);
+        assert_eq!(of(Company::Small, 2, 21 * MIB), Company::Large);
+        assert_eq!(of(Company::Small, 1, u64::MAX), Company::Large);
+    }
+
+    #[test]
+    fn what_others_have_of_a_group_is_not_there() {
+        let share = |others| Share {
+            limit: 174 * MIB,
+            others,
+            files: 0,
+        };
+        assert_eq!(share(20 * MIB).most(), 154 * MIB);
+        assert_eq!(share(GIB).most(), 0);
     }
 
     #[test]
