@@ -12,7 +12,7 @@ use hugeswap::control;
 use hugeswap::control::link::{self, Address};
 use hugeswap::engine::{self, Engine, StartError};
 use hugeswap::mm::{PAGE_SIZE, PMD_SIZE};
-use hugeswap::sys::{fd, mem, syscall, thread, Errno};
+use hugeswap::sys::{self, fd, mem, syscall, thread, Errno};
 
 /// Where the window is looked for: far below what the kernel maps by itself, above where
 /// position-independent programs and their heap lie.
@@ -27,6 +27,10 @@ extern "C" fn constructor() {
     // SAFETY: the environment is not changed by anybody yet.
     let address = unsafe { libc::getenv(c"HUGESWAP_RUN".as_ptr()) };
     if address.is_null() {
+        return;
+    }
+    if sys::arch::is_emulated() {
+        // The emulator has an engine, if anybody has: to it the program's memory is its own.
         return;
     }
     // SAFETY: a C string of the environment.

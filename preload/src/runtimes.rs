@@ -5,13 +5,22 @@ use core::ffi::{c_int, c_void, CStr};
 use core::ops::Range;
 
 /// A name that says that a sanitizer is there, and which.
-const NAMES: [(&CStr, &str); 5] = [
+const NAMES: [(&CStr, &str); 7] = [
     (c"__asan_init", "it is built with AddressSanitizer"),
     // At the end it stops every thread, the engine's too, and goes through memory.
     (c"__lsan_init", "it is built with LeakSanitizer"),
     (c"__hwasan_init", "it is built with HWAddressSanitizer"),
     (c"__tsan_init", "it is built with ThreadSanitizer"),
     (c"__msan_init", "it is built with MemorySanitizer"),
+    (
+        c"__dfsan_unimplemented",
+        "it is built with DataFlowSanitizer",
+    ),
+    // The old one, which maps by system calls of its own. Its successor does not have this name.
+    (
+        c"__scudo_set_rss_limit",
+        "it is built with Scudo, the allocator",
+    ),
 ];
 /// What a sanitizer that is linked into the program asks others for. (gcc's do not tell their own names then.)
 const ASKED_FOR: &CStr = c"__sanitizer_symbolize_code";

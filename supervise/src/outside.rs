@@ -19,6 +19,7 @@ use super::processes::{Member, Processes};
 use super::unmanaged::Watch;
 use hugeswap_host::cgroup::{Charged, Own};
 use hugeswap_host::size::Size;
+use hugeswap_sys::thread::cpu_ns;
 
 /// So much is not made up for: it covers what grows between two looks.
 const ALLOWED: u64 = 6 << 20;
@@ -40,7 +41,7 @@ const TIGHT: u64 = 64 << 20;
 const FILES_MOST: u64 = 20 << 20;
 /// The managed part is never made smaller than that: engines could do no work.
 const FLOOR: u64 = 32 << 20;
-/// Looks come no closer together, and take no more than such a part of the time.
+/// Looks come no closer together, and take no more than such a part of a processor's time.
 const BETWEEN: Duration = Duration::from_millis(100);
 const SHARE: u32 = 100;
 /// The same while it grows, and while a run is new.
@@ -186,6 +187,8 @@ pub struct Outside {
     ram: Vec<File>,
     /// For how many looks it has been too much.
     too_much: u32,
+    /// How much it was when that was said.
+    told: u64,
     /// Processes, at the last look.
     processes: usize,
     /// What may stay, whatever the run's group has to spare.
@@ -211,6 +214,7 @@ impl Outside {
             group: Group::find(),
             ram,
             too_much: 0,
+            told: 0,
             processes: 0,
             lazyfree_given: lazyfree_given(),
         }
@@ -251,6 +255,7 @@ impl Outside {
     }
 
     fn measure(&mut self, processes: &Processes, strangers: &Watch, now: Instant) {
+        let began_ns = cpu_ns();
         let own = [std::process::id(), self.front];
         let mut all: BTreeSet<u32> = processes.numbers();
         all.extend(strangers.numbers().chain(own));
@@ -304,10 +309,12 @@ impl Outside {
         if soon || self.growth > GROWTH {
             self.urgent_until = now + NEW;
         }
+        // What time others had meanwhile was not taken from them.
+        let took = Duration::from_nanos(cpu_ns() - began_ns);
         self.next = now
             + match now < self.urgent_until {
-                true => BETWEEN_URGENT.max(now.elapsed() * SHARE_URGENT),
-                false => BETWEEN.max(now.elapsed() * SHARE),
+                true => BETWEEN_URGENT.max(took * SHARE_URGENT),
+                false => BETWEEN.max(took * SHARE),
             };
     }
 
@@ -384,7 +391,10 @@ impl Outside {
             Some(_) => before.max(TOLD_AFTER),
             None => before.saturating_add(1),
         };
-        if before < TOLD_AFTER && self.too_much >= TOLD_AFTER {
+        // Where it comes and goes once is enough, unless it becomes much more.
+        let is_news = self.bytes() > self.told + self.told / 2;
+        if before < TOLD_AFTER && self.too_much >= TOLD_AFTER && is_news {
+            self.told = self.bytes();
             let so = match group {
                 Some(share) => format!(
                     "the memory group's limit of {} leaves no room for the rest, and the kernel may kill; give the \
@@ -395,7 +405,8 @@ impl Outside {
                 None => "more than --memory leaves room for, so the run goes above it".to_owned(),
             };
             errln!(
-                "hugeswap: warning: {} of the run's memory can't be swapped (stacks, code, small mappings): {so}",
+                "hugeswap: warning: {} of the run's memory can't be swapped (stacks, code, \
+                 written pages of private file mappings, small mappings): {so}",
                 Size::from_bytes(self.bytes())
             );
         }

@@ -7,7 +7,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU8, Ordering::*};
 use hugeswap_mm::{PageMask, Pmd, SwapPlace, PMD_NR};
 use hugeswap_policy::intake::Fills;
-use hugeswap_policy::{Credit, Hints, List, Shadow};
+use hugeswap_policy::{Credit, Hints, List, Shadow, Sparse};
 use hugeswap_seal::Nonce;
 use hugeswap_sys::gate;
 use hugeswap_sys::sync::RawLock;
@@ -65,6 +65,7 @@ pub struct State {
     pub shadow: Shadow,
     /// Of the pages in `present` and `moving`, where they are used in pieces.
     pub credit: Credit,
+    pub sparse: Sparse,
     /// All of it is to leave when its turn comes, and not a part.
     pub asked: bool,
     /// In memory as one huge page, as far as we know.

@@ -205,6 +205,7 @@ impl Engine {
         let place = Place {
             found,
             present: r.present,
+            sparse: false,
             hints: Hints::default(),
             source,
         };

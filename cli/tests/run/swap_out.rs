@@ -109,6 +109,27 @@ fn unchanged_folios_are_not_written_again() {
     assert!(done.counter("swap_clean") < pages, "{done}");
 }
 
+/// Who goes through a table by its columns wants one page of each row, and gets little else once that was seen: all of it fits then.
+#[test]
+fn what_is_used_here_and_there_gets_no_folios() {
+    let program = compile("columns").display().to_string();
+    let run = |step: &str, value: &str| {
+        let args = [program.as_str(), "192", step, "20", value];
+        let done = Run::new(64, args).ok();
+        assert_eq!(done.stdout, "ok\n", "{done}");
+        done
+    };
+    for (step, value) in [("16", "0"), ("16", "1"), ("5", "0"), ("5", "1")] {
+        let done = run(step, value);
+        // 96 ranges; each would get one in each of twenty rounds, and leave as many times.
+        assert!(done.counter("thp_fault_alloc") < 4 * 96, "{done}");
+        assert!(done.counter("pgsteal") < 6 * (192 << 8), "{done}");
+    }
+    // Here half of the pages are too many for that.
+    run("2", "0");
+    run("2", "1");
+}
+
 /// What left at different times lies in another order in swap, and comes back in few requests.
 #[test]
 fn what_left_in_pieces_is_gathered() {

@@ -136,7 +136,18 @@ fn however_short() {
 /// Programs that the library does nothing in, and says why: once each, whether they are the run's own or not.
 #[test]
 fn those_that_decline() {
-    let program = compile_with("declines", "declines", &["-rdynamic"]);
+    for (name, what) in [
+        ("__asan_init", "AddressSanitizer"),
+        ("__dfsan_unimplemented", "DataFlowSanitizer"),
+        ("__scudo_set_rss_limit", "Scudo"),
+    ] {
+        declines(name, what);
+    }
+}
+
+fn declines(name: &str, what: &str) {
+    let flags = ["-rdynamic", &format!("-DNAME={name}")];
+    let program = compile_with("declines", &format!("declines{name}"), &flags);
     let program = program.to_str().unwrap();
     let twice = format!("{program}; {program}; echo went on");
     for (line, n, strict_says) in [
@@ -148,11 +159,27 @@ fn those_that_decline() {
         assert_eq!(stats["unmanaged_reasons"]["declined"], n, "{done}");
         assert_eq!(stats["unmanaged_programs"], n, "{done}");
         assert_eq!(done.stderr.lines().count(), n, "{done}");
-        assert!(done.stderr.contains("AddressSanitizer"), "{done}");
+        assert!(done.stderr.contains(what), "{done}");
         let done = Run::new(64, &line).option("--strict").go();
         assert_eq!(done.signal(), Some(libc::SIGKILL), "{done}");
         assert!(!strict_says || done.stderr.contains("--strict"), "{done}");
     }
+}
+
+/// What qemu emulates has no engine of its own: to qemu, which has one, its memory is the same as other memory. (Where there is a qemu.)
+#[test]
+fn what_is_emulated() {
+    let qemu = ["qemu-x86_64", "/bin/echo", "went on"];
+    if std::process::Command::new(qemu[0])
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        return;
+    }
+    let done = Run::new(64, qemu).option("--strict").ok();
+    assert_eq!(done.stdout, "went on\n", "{done}");
+    assert!(done.stderr.is_empty(), "{done}");
 }
 
 /// Sanitizers that are linked into the program do not tell their names; one that leaves memory alone does no harm.

@@ -125,6 +125,10 @@ fn worth_leaving_out(zero: PageMask, pages: PageMask) -> PageMask {
     if pages.is_full() && zero.count() < ZEROS_OF_FOLIO {
         return PageMask::EMPTY;
     }
+    // Of what is used here and there nobody wants the rest back.
+    if 2 * zero.count() >= pages.count() {
+        return zero;
+    }
     without_gaps(zero, pages)
 }
 
@@ -168,6 +172,12 @@ mod tests {
         // Small gaps between data are written over; ends and what lies beside a hole are not.
         let zero = of(10..13).or(of(20..24)).or(of(39..40)).or(of(0..1));
         assert_eq!(left_out(zero, of(0..40)), zero.minus(of(10..13)));
+        // Unless more of it is gaps than data.
+        let mut gaps = PageMask::EMPTY;
+        (0..PMD_NR)
+            .filter(|page| page % 4 > 0)
+            .for_each(|page| gaps.insert(page));
+        assert_eq!(left_out(gaps, PageMask::FULL), gaps);
         let zero = of(8..10).or(of(510..512));
         assert_eq!(left_out(zero, of(0..8).or(of(400..512)).or(zero)), zero);
     }

@@ -58,7 +58,7 @@ impl<M: Memory> SwapCache<M> {
                 self.begin_read(pmd, &mut g, page, unit, frame, buffers)
             }
             Way::Read => self.begin_read(pmd, &mut g, page, unit, frame, buffers),
-            Way::Reuse => self.reuse(pmd, &mut g, page, unit, buffers),
+            Way::Reuse => self.reuse(pmd, &mut g, page, unit),
             Way::Recheck => self.recheck(pmd, &g, page, f.wp),
             Way::Poison => {
                 // A message from before the page was poisoned, or the program dropped the marker by a
@@ -120,7 +120,7 @@ impl<M: Memory> SwapCache<M> {
             () if g.swapped.or(g.compressed).has(page) => Found::Swap,
             () => Found::Nowhere,
         };
-        let (present, hints) = (g.present, g.hints);
+        let (present, sparse, hints) = (g.present, g.sparse.is(), g.hints);
         let source = match way {
             Way::Rescue | Way::CopyBack | Way::Reuse => Source::Frame,
             Way::Read if g.salvage => Source::Given,
@@ -137,6 +137,7 @@ impl<M: Memory> SwapCache<M> {
         Place {
             found,
             present,
+            sparse,
             hints,
             source,
         }

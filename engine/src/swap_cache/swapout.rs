@@ -3,7 +3,7 @@
 use super::{Frame, Memory, SwapCache, Taken};
 use crate::device::Device;
 use crate::mm::{Extents, PageMask, Pmd, SwapPlace, PMD_NR};
-use crate::policy::List;
+use crate::policy::{List, Sparse};
 use crate::seal::{Mode, Nonce};
 use crate::vma::{IoState, Range, RangeGuard};
 
@@ -51,6 +51,9 @@ struct Leaving {
     zero: PageMask,
     /// What their slots hold is what they are.
     clean: PageMask,
+    /// Pages of the range that were in memory.
+    held: usize,
+    sparse: Sparse,
 }
 
 impl Leaving {
@@ -145,6 +148,10 @@ impl<M: Memory> SwapCache<M> {
         list: List,
     ) -> Result<(), Start> {
         out.zero = self.zero_pages(out.frame, out.pages);
+        let sparse = (out.sparse).left(out.held, out.pages.count(), out.zero.count());
+        if sparse != out.sparse {
+            r.lock().sparse = sparse;
+        }
         if !out.old.is_empty() {
             let old = out.old.minus(out.zero);
             out.clean = self.unchanged(pmd, r, out.frame, out.pages, old);
@@ -181,6 +188,8 @@ impl<M: Memory> SwapCache<M> {
             old: g.moving().and(g.swapped),
             zero: PageMask::EMPTY,
             clean: PageMask::EMPTY,
+            held: g.present.or(g.moving()).count(),
+            sparse: g.sparse,
         };
         Ok((out, g.entry, g.list))
     }

@@ -13,7 +13,7 @@ pub use stride::Stride;
 pub use working_set::{Fills, Miss};
 
 use crate::watermark::is_for_folios;
-use crate::{Hints, SwapIn, Unit, ZERO_FILL_MAX};
+use crate::{sparse_fill, Hints, SwapIn, Unit, ZERO_FILL_MAX};
 use choice::{choose, first_touch, in_parts, passing, Choice};
 use hugeswap_mm::{PageMask, Pmd, PMD_NR};
 use stream::{Streams, Walk};
@@ -81,6 +81,8 @@ pub enum Source<'g> {
 pub struct Place<'g> {
     pub found: Found,
     pub present: PageMask,
+    /// The range is used here and there: see [`crate::Sparse`].
+    pub sparse: bool,
     pub hints: Hints,
     pub source: Source<'g>,
 }
@@ -157,13 +159,13 @@ impl Intake {
         resident: impl Fn(Pmd) -> bool,
     ) -> Decision {
         let approach = self.approach(&fault, place.found, &resident);
-        let zeros = self.zeros(&fault, place.found, approach);
         // Of the range that a walk comes from, all is resident. A program that wants one page of each range looks
         // like a walk too, but does not leave a range behind that is all there.
         let from = approach
             .enters()
             .and_then(|step| fault.pmd.0.checked_add_signed(-step));
         let left_all = from.is_some_and(|from| resident(Pmd(from)));
+        let zeros = self.zeros(&fault, &place, approach, left_all);
         let choice = self.choose(&fault, place, approach, left_all);
         Decision {
             amount: Amount {
@@ -175,17 +177,21 @@ impl Intake {
         }
     }
 
-    fn zeros(&mut self, fault: &Fault, found: Found, approach: Approach) -> usize {
+    fn zeros(&mut self, fault: &Fault, place: &Place, approach: Approach, left_all: bool) -> usize {
         let walk = match approach {
             Approach::Walk(walk) => Some(walk),
             Approach::Stride(_) | Approach::Jump(_) => None,
         };
         let zeros = match first_touch(fault.mode, fault.is_tight(), walk) {
             _ if fault.recorded => 1,
+            // Who has just gone through all of another range wants all of this one.
+            _ if place.sparse && !left_all && fault.mode != SwapIn::Always => {
+                sparse_fill(place.present, fault.page)
+            }
             zeros if fault.is_for_folios() => zeros,
             zeros => zeros.min(ZERO_FILL_MAX),
         };
-        if found == Found::Nowhere && zeros < PMD_NR {
+        if place.found == Found::Nowhere && zeros < PMD_NR {
             self.streams.brought(zeros);
         }
         zeros
@@ -367,6 +373,7 @@ mod tests {
         Place {
             found: Found::Swap,
             present: PageMask::EMPTY,
+            sparse: false,
             hints: Hints::default(),
             source: Source::Swap(Miss {
                 fills,
@@ -407,6 +414,28 @@ mod tests {
                 at += n;
             }
         }
+    }
+
+    #[test]
+    fn sparse_ranges_get_what_is_touched_unless_somebody_goes_through_all() {
+        let zeros = |intake: &mut Intake, at, mode, full| {
+            let untouched = Place {
+                found: Found::Nowhere,
+                source: Source::Given,
+                sparse: true,
+                ..swapped(&mut Fills::default())
+            };
+            let fault = Fault { mode, ..fault(at) };
+            intake.decide(fault, untouched, |_| full).amount.zeros
+        };
+        let mut intake = Intake::default();
+        let mut columns = (0..8 * PMD_NR).step_by(16);
+        assert!(columns.all(|at| zeros(&mut intake, at, SwapIn::Auto, false) == 1));
+        assert_eq!(zeros(&mut intake, 0, SwapIn::Always, false), PMD_NR);
+        let mut intake = Intake::default();
+        // Two ranges page by page, and then the third.
+        let walk = (0..=2 * PMD_NR).map(|at| zeros(&mut intake, at, SwapIn::Auto, true));
+        assert_eq!(walk.last(), Some(PMD_NR));
     }
 
     #[test]

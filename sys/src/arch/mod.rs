@@ -10,15 +10,16 @@
 //! | `lay_thread_block` | what stands at the thread pointer |
 //! | `thread_pointer` | the calling thread's |
 //! | `open_all_keys` | memory protection keys do not keep the calling thread out |
+//! | `is_emulated` | a program, and not a machine, carries out this one's instructions |
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-pub use x86_64::raw;
 #[cfg(target_arch = "x86_64")]
 pub use x86_64::{
     clone_thread, lay_stack, lay_thread_block, open_all_keys, thread_pointer, CALL_AND_RETURN,
 };
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub use x86_64::{is_emulated, raw};
 
 #[cfg(miri)]
 mod miri;

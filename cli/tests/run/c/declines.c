@@ -1,7 +1,7 @@
-/* As far as the library can tell, built with AddressSanitizer. */
+/* As far as the library can tell, built with the sanitizer that has a function NAME. */
 #include <stdio.h>
 
-void __asan_init(void) {}
+void NAME(void) {}
 
 int main(void)
 {

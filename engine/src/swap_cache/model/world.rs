@@ -133,6 +133,7 @@ impl World {
             mv: setup.mv,
             pt_reclaim: true,
             poison: true,
+            keep: true,
         };
         let cache = SwapCache::new(Fake::new(base, 2), charge, abilities).unwrap();
         let frames = cache.frames.base();
