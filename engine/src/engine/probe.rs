@@ -3,7 +3,7 @@
 use crate::control::Settings;
 use crate::swap_cache::Abilities;
 use crate::sys::uffd::{self, Needs, Source, Uffd};
-use crate::sys::{futex, pagemap, Errno};
+use crate::sys::{pagemap, Errno};
 
 /// Opens the program's userfaultfd with every feature that helps and is there.
 pub fn open_program(needs: Needs, no_move: bool) -> Result<(Uffd, Source, u64), Errno> {
@@ -35,11 +35,9 @@ pub fn open_program(needs: Needs, no_move: bool) -> Result<(Uffd, Source, u64), 
 pub fn abilities(features: u64, settings: &Settings) -> Abilities {
     let mv = features & uffd::FEATURE_MOVE != 0;
     let pt_reclaim = || settings.frees_page_tables != 0 || pagemap::frees_page_tables() == Ok(true);
-    let mut word = 0u32;
     Abilities {
         mv,
         pt_reclaim: mv && pt_reclaim(),
         poison: features & uffd::FEATURE_POISON != 0,
-        keep: futex::rewrite(&raw mut word as usize).is_ok(),
     }
 }

@@ -9,20 +9,17 @@
 //! it without a fault. Where it is gone a fault reads it from its slot, as if it had never stayed. A write to it is a
 //! fault, and makes it the program's again: that is all that ends a page's being lazy but the loss of its memory.
 //!
-//! To the kernel a page that was written to is none that it may take. But it has to be written to while it is there: where it is gone
-//! a write would have to wait for us. So writes are let through first, and then a word of it is written as it is, by a call
-//! that fails where the page is gone (`Memory::keep`).
-//!
 //! The protection is lost where a userfaultfd's registration ends, where mappings move, and in a child. So nothing
 //! stays there: see who calls `drop_lazy`.
 #![allow(unsafe_code)]
 
 use super::frames::For;
 use super::plan::Plan;
-use super::{Frame, Memory, SwapCache};
+use super::{Dir, FillBuffers, Frame, Memory, SwapCache};
 use crate::control::{Control, FILE};
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR};
 use crate::policy::{List, Unit, FILL_MAX};
+use crate::seal::Page;
 use crate::vma::RangeGuard;
 use core::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
@@ -31,6 +28,15 @@ pub(super) struct LazyFree {
     pages: AtomicI64,
     /// All slots are on disks. In memory in place of one a read takes no longer.
     pays: bool,
+}
+
+/// What came of lazy pages that are written to.
+#[derive(Default)]
+struct Reused {
+    /// These are the program's again.
+    back: PageMask,
+    /// The kernel has taken these, or they could not be put back: they are in their slots only.
+    lost: PageMask,
 }
 
 impl LazyFree {
@@ -47,8 +53,7 @@ impl<M: Memory> SwapCache<M> {
     pub fn may_stay(&self) -> bool {
         // System calls that write to a lazy page would not wait for us but fail.
         let waits = self.charge.control.settings.user_mode_only == 0;
-        let can = self.abilities.mv && self.abilities.keep;
-        waits && can && self.lazyfree.pays && self.charge.lazyfree_limit() > 0
+        waits && self.lazyfree.pays && self.abilities.mv && self.charge.lazyfree_limit() > 0
     }
 
     /// Pages of the frame, which are in their slots, become lazy, as far as they can.
@@ -141,15 +146,21 @@ impl<M: Memory> SwapCache<M> {
 
     /// A write to a lazy page: it is the program's again, or gone. With it come neighbours that are lazy too: as many as `unit`
     /// says, for a walk that writes.
-    pub(super) fn reuse(&self, pmd: Pmd, g: &mut RangeGuard<'_>, page: usize, unit: Unit) -> Plan {
+    pub(super) fn reuse(
+        &self,
+        pmd: Pmd,
+        g: &mut RangeGuard<'_>,
+        page: usize,
+        unit: Unit,
+        buffers: &mut FillBuffers,
+    ) -> Plan {
         let pages = unit.of(g.lazy, page);
         if !self.charge_for_fault(pages.count()) {
             return Plan::NeedRoom;
         }
-        let back = self.keep(pmd, pages);
-        let lost = pages.minus(back);
-        self.charge.uncharge(lost.count());
-        self.not_lazy(g, back);
+        let Reused { back, lost } = self.take_back(pmd, g, pages, buffers);
+        self.charge.uncharge(pages.minus(back).count());
+        self.not_lazy(g, back.or(lost));
         self.stats().lazyfree_reuse.add(back.count() as u64);
         if !back.is_empty() {
             g.belongs_to(List::Main);
@@ -157,27 +168,74 @@ impl<M: Memory> SwapCache<M> {
             self.note_stay(pmd, back);
             self.became_present(pmd, g, back);
         }
-        // Nobody has written to them, whether they are there or not.
-        self.drop_lazy(pmd, g, lost);
         if !back.has(page) {
+            self.drop_lazy(pmd, g, PageMask::of(page..page + 1));
             self.memory.wake(pmd.page_addr(page), PAGE_SIZE);
         }
         Plan::Served
     }
 
-    /// Makes lazy pages ones that the program may write to and the kernel may not take. The others, which it has taken before,
-    /// are in their slots only.
-    fn keep(&self, pmd: Pmd, pages: PageMask) -> PageMask {
+    /// Makes lazy pages ones that the kernel may not take, by way of a frame. What can't be moved is what it was.
+    fn take_back(
+        &self,
+        pmd: Pmd,
+        g: &RangeGuard<'_>,
+        pages: PageMask,
+        buffers: &mut FillBuffers,
+    ) -> Reused {
+        let Some(frame) = self.frames.take_empty(For::Pieces) else {
+            return Reused::default();
+        };
+        let out = self.move_pages(Dir::Out, pmd, frame, pages);
+        let kept = self.keep(pmd, g, frame, out.moved, buffers);
+        let back = self.move_pages(Dir::In, pmd, frame, kept).moved;
+        let lost = out.moved.minus(back);
+        self.frames.drop_pages(frame, lost, &self.memory);
+        self.frames.put_empty(frame);
+        Reused {
+            back,
+            lost: lost.or(out.holes),
+        }
+    }
+
+    /// Writes to pages in the frame, so that the kernel takes them no more. Those that it has not taken before.
+    fn keep(
+        &self,
+        pmd: Pmd,
+        g: &RangeGuard<'_>,
+        frame: Frame,
+        pages: PageMask,
+        buffers: &mut FillBuffers,
+    ) -> PageMask {
         let mut kept = PageMask::EMPTY;
-        for run in pages.runs() {
-            // What still traps writes, should that be refused, is not kept.
-            let _ = (self.memory).allow_writes(pmd.page_addr(run.start), run.len() * PAGE_SIZE);
-            for page in run {
-                if self.memory.keep(pmd.page_addr(page)) {
-                    kept.insert(page);
-                }
+        for page in pages.runs().flatten() {
+            let at = (self.frames.addr(frame) + page * PAGE_SIZE) as *mut u8;
+            // If the kernel has been quicker there are zeros now, with a byte of it.
+            // SAFETY: the frame is ours, and what is missing there the kernel fills with zeros.
+            unsafe { at.write_volatile(at.read_volatile()) };
+            // SAFETY: the same.
+            if self.is_copy(pmd, g, page, unsafe { &*(at as *const Page) }, buffers) {
+                kept.insert(page);
             }
         }
         kept
+    }
+
+    /// Whether that is what the page's slot has.
+    fn is_copy(
+        &self,
+        pmd: Pmd,
+        g: &RangeGuard<'_>,
+        page: usize,
+        copy: &Page,
+        buffers: &mut FillBuffers,
+    ) -> bool {
+        let Some((scratch, new)) = buffers.lend(1) else {
+            return false;
+        };
+        self.charge_own(new);
+        // SAFETY: nobody else uses the buffer.
+        let scratch = unsafe { &mut *(scratch as *mut Page) };
+        self.is_in_slot(pmd, g, page, copy, scratch)
     }
 }

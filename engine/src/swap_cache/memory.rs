@@ -5,7 +5,7 @@
 use crate::mm::{PageMask, Pmd};
 use crate::sys::pagemap::Pagemap;
 use crate::sys::uffd::{Refused, Uffd};
-use crate::sys::{futex, mem, Errno};
+use crate::sys::{mem, Errno};
 use core::ops::Range;
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
@@ -69,10 +69,6 @@ pub trait Memory {
     /// # Safety
     /// Nobody relies on what is in them.
     unsafe fn free_lazily(&self, at: usize, len: usize) -> Result<(), Errno>;
-
-    /// The kernel may not take the page of the program any more (see `free_lazily`), and what is in it is as it was. False where it is
-    /// not there, or traps writes.
-    fn keep(&self, at: usize) -> bool;
 
     /// What is missing is there then, zeroed, and what is shared with other processes is this one's own.
     fn populate(&self, at: usize, len: usize) -> Result<(), Errno>;
@@ -206,18 +202,6 @@ impl Memory for Kernel {
     unsafe fn free_lazily(&self, at: usize, len: usize) -> Result<(), Errno> {
         // SAFETY: the caller's contract.
         unsafe { mem::madvise(at, len, libc::MADV_FREE) }
-    }
-
-    fn keep(&self, at: usize) -> bool {
-        loop {
-            match futex::rewrite(at) {
-                Ok(()) => return true,
-                // The second: the machine has lost it.
-                Err(Errno::EFAULT | Errno(libc::EHWPOISON)) => return false,
-                // The kernel has no memory for its tables now. Until it has, nobody knows.
-                Err(_) => core::hint::spin_loop(),
-            }
-        }
     }
 
     fn populate(&self, at: usize, len: usize) -> Result<(), Errno> {

@@ -76,8 +76,6 @@ pub struct Abilities {
     pub pt_reclaim: bool,
     /// UFFDIO_POISON (Linux 6.6).
     pub poison: bool,
-    /// A page can be kept from the kernel without waiting for it: no system call filter forbids it.
-    pub keep: bool,
 }
 
 /// The rooms that both directions use.

@@ -458,6 +458,26 @@ impl<M: Memory> SwapCache<M> {
         wrong
     }
 
+    /// Whether this is what the slot of a page holds. The caller has the range's lock.
+    pub(super) fn is_in_slot(
+        &self,
+        pmd: Pmd,
+        g: &RangeGuard<'_>,
+        page: usize,
+        copy: &Page,
+        scratch: &mut Page,
+    ) -> bool {
+        let Some(sealed) = self.sealed(pmd, g) else {
+            return false;
+        };
+        let slot = self.each_slot(pmd, sealed.entry, PageMask::of(page..page + 1));
+        let Some((_, at)) = slot.last() else {
+            return false;
+        };
+        let (nonce, tag) = sealed.of(page);
+        self.sealer.is_same(copy, scratch, at, nonce, &tag)
+    }
+
     /// Of `pages`, which are in the frame and in slots, those that are alike in both. For the reclaim
     /// thread, while it writes the range.
     pub(super) fn clean_pages(

@@ -58,7 +58,7 @@ impl<M: Memory> SwapCache<M> {
                 self.begin_read(pmd, &mut g, page, unit, frame, buffers)
             }
             Way::Read => self.begin_read(pmd, &mut g, page, unit, frame, buffers),
-            Way::Reuse => self.reuse(pmd, &mut g, page, unit),
+            Way::Reuse => self.reuse(pmd, &mut g, page, unit, buffers),
             Way::Recheck => self.recheck(pmd, &g, page, f.wp),
             Way::Poison => {
                 // A message from before the page was poisoned, or the program dropped the marker by a

@@ -346,23 +346,7 @@ impl Memory for Fake {
 
     fn allow_writes(&self, at: usize, len: usize) -> Result<(), Errno> {
         self.protect(at, len, false);
-        let (stretch, first) = self.of(at);
-        for page in first..first + len / PAGE_SIZE {
-            if stretch.lazy.borrow()[page] && self.takes_lazily() {
-                self.take(stretch, page);
-            }
-        }
-        self.effect();
         Ok(())
-    }
-
-    fn keep(&self, at: usize) -> bool {
-        let (stretch, page) = self.of(at);
-        let there = stretch.at.borrow()[page] == At::Page && !stretch.protected.borrow()[page];
-        if there {
-            stretch.lazy.borrow_mut()[page] = false;
-        }
-        there
     }
 
     fn wake(&self, at: usize, len: usize) {

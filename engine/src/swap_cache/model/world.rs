@@ -133,7 +133,6 @@ impl World {
             mv: setup.mv,
             pt_reclaim: true,
             poison: true,
-            keep: true,
         };
         let cache = SwapCache::new(Fake::new(base, 2), charge, abilities).unwrap();
         let frames = cache.frames.base();
