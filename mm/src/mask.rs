@@ -143,6 +143,12 @@ impl PageMask {
         })
     }
 
+    /// The aligned window of `window` pages around `page`.
+    pub fn around(page: usize, window: usize) -> PageMask {
+        let first = page / window * window;
+        PageMask::of(first..(first + window).min(PMD_NR))
+    }
+
     /// The run of the set that holds `page`, cut to the aligned window of `window` pages around it.
     #[inline]
     pub fn run_around(&self, page: usize, window: usize) -> Range<usize> {
@@ -192,6 +198,8 @@ mod tests {
 
     #[test]
     fn window_around_a_page() {
+        assert_eq!(PageMask::around(9, 4), PageMask::of(8..12));
+        assert_eq!(PageMask::around(511, 96), PageMask::of(480..512));
         let m = PageMask::of(2..20);
         assert_eq!(m.run_around(3, 4), 2..4);
         assert_eq!(m.run_around(17, 4), 16..20);

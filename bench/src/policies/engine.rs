@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use hugeswap_mm::{PageMask, Pmd, PMD_NR};
 use hugeswap_policy::intake::{
-    soon, By, Decision, Fault, Fills, Found, Miss, Place, ReadAhead, Source,
+    soon, By, Decision, Fault, Fills, Found, Miss, Other, Place, ReadAhead, Source,
 };
 use hugeswap_policy::turns::Queued;
 use hugeswap_policy::{
@@ -210,11 +210,14 @@ impl Engine {
             source,
         };
         let ranges = &self.ranges;
-        let resident = |p: Pmd| {
+        let other = |p: Pmd| {
             let range = ranges.get(p.0 as usize);
-            range.is_some_and(|r| r.present.is_full())
+            match range.is_some_and(|r| r.present.is_full()) {
+                true => Other::All,
+                false => Other::Part,
+            }
         };
-        let decision = self.intake.decide(fault, place, resident);
+        let decision = self.intake.decide(fault, place, other);
         self.ranges[n].fills = fills;
         decision
     }
@@ -322,10 +325,7 @@ impl Engine {
             let folio = used.is_empty() && new >= PMD_NR;
             let pages = match folio {
                 true => PageMask::FULL,
-                false => {
-                    let untouched = PageMask::FULL.minus(used);
-                    PageMask::of(untouched.run_around(page, new.min(ZERO_FILL_MAX)))
-                }
+                false => PageMask::around(page, new.min(ZERO_FILL_MAX)).minus(used),
             };
             if self.free() < pages.count() as i64 && self.free_some() {
                 continue;

@@ -15,7 +15,7 @@ mod transfer;
 
 use crate::device::{Device, Until};
 use crate::mm::{PageMask, Pmd, SwapPlace, PAGE_SIZE, PMD_NR};
-use crate::policy::intake::{By, Decision, Fault, ReadAhead};
+use crate::policy::intake::{By, Decision, Fault, Other, ReadAhead};
 use crate::policy::shared::SharedWrites;
 use crate::policy::Intake;
 use crate::pressure::Kick;
@@ -391,14 +391,15 @@ impl<'e> Handler<'e> {
         loop {
             let (intake, decision) = (&mut self.intake, &mut s.decision);
             let ranges = &self.cache.ranges;
-            let resident = |p: Pmd| {
-                let range = ranges.get(p).and_then(Range::try_lock);
-                range.is_some_and(|g| g.is_all_there())
+            let other = |p: Pmd| match ranges.get(p).and_then(Range::try_lock) {
+                Some(g) if g.is_all_there() && g.sparse.is() => Other::AllOfSparse,
+                Some(g) if g.is_all_there() => Other::All,
+                _ => Other::Part,
             };
             let plan = self.cache.fault(
                 f,
                 |place| {
-                    let decide = || intake.decide(fault, place, resident);
+                    let decide = || intake.decide(fault, place, other);
                     let decision = decision.get_or_insert_with(decide);
                     decision.amount.within(self.cache.charge.limit())
                 },

@@ -13,6 +13,7 @@
 use super::{Frame, Memory, SwapCache};
 use crate::control::FILE;
 use crate::mm::{PageMask, Pmd, PAGE_SIZE, PMD_NR};
+use crate::seal::Mode;
 use crate::vma::{Range, RangeGuard};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -79,7 +80,8 @@ impl<M: Memory> SwapCache<M> {
                 zero.insert(page);
             }
         }
-        worth_leaving_out(zero, pages)
+        // Sealed pages go side by side, and into slots that lie so: gaps make no more requests.
+        worth_leaving_out(zero, pages, self.sealer.mode == Mode::Encrypt)
     }
 
     /// Whether the slots of a folio that comes in whole should be kept. Not for memory in place of a
@@ -121,12 +123,12 @@ impl<M: Memory> SwapCache<M> {
     }
 }
 
-fn worth_leaving_out(zero: PageMask, pages: PageMask) -> PageMask {
+fn worth_leaving_out(zero: PageMask, pages: PageMask, packed: bool) -> PageMask {
     if pages.is_full() && zero.count() < ZEROS_OF_FOLIO {
         return PageMask::EMPTY;
     }
     // Of what is used here and there nobody wants the rest back.
-    if 2 * zero.count() >= pages.count() {
+    if packed && 2 * zero.count() >= pages.count() {
         return zero;
     }
     without_gaps(zero, pages)
@@ -164,7 +166,7 @@ mod tests {
     #[test]
     fn zeros_that_save_little_are_written() {
         let of = PageMask::of;
-        let left_out = |zero, pages| worth_leaving_out(zero, pages);
+        let left_out = |zero, pages| worth_leaving_out(zero, pages, true);
         // A folio with few of them leaves by one write.
         assert!(left_out(of(3..60), PageMask::FULL).is_empty());
         assert_eq!(left_out(of(3..80), PageMask::FULL), of(3..80));
@@ -178,6 +180,7 @@ mod tests {
             .filter(|page| page % 4 > 0)
             .for_each(|page| gaps.insert(page));
         assert_eq!(left_out(gaps, PageMask::FULL), gaps);
+        assert!(worth_leaving_out(gaps, PageMask::FULL, false).count() < 4);
         let zero = of(8..10).or(of(510..512));
         assert_eq!(left_out(zero, of(0..8).or(of(400..512)).or(zero)), zero);
     }

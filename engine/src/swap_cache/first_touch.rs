@@ -61,19 +61,17 @@ impl<M: Memory> SwapCache<M> {
         self.zero_fill(pmd, g, page, ZERO_FILL)
     }
 
-    /// Zeros for the page and those of its neighbours, `n` in all, that were never touched either.
+    /// Zeros for the page and those of the `n` around it that were never touched either.
     fn zero_fill(&self, pmd: Pmd, g: &mut RangeGuard<'_>, page: usize, n: usize) -> Plan {
-        let used = g.used();
-        let untouched = PageMask::FULL.minus(used);
-        let run = if g.writable.has(page) {
-            untouched.and(g.writable).run_around(page, n)
-        } else {
-            page..page + 1
+        let untouched = PageMask::FULL.minus(g.used());
+        // What lies between them is there, or in swap: a walk comes to those beyond as well.
+        let want = match g.writable.has(page) {
+            true => untouched.and(g.writable).and(PageMask::around(page, n)),
+            false => PageMask::of(page..page + 1),
         };
-        if !self.charge_for_fault(run.len()) {
+        if !self.charge_for_fault(want.count()) {
             return Plan::NeedRoom;
         }
-        let want = PageMask::of(run);
         g.belongs_to(List::Main);
         let got = self.copy_zeros(pmd, want);
         self.charge.uncharge(want.minus(got).count());

@@ -77,6 +77,15 @@ pub enum Source<'g> {
     Swap(Miss<'g>),
 }
 
+/// What there is of another range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Other {
+    Part,
+    All,
+    /// And that though it is sparse: somebody has gone through all of it.
+    AllOfSparse,
+}
+
 /// What is known of the page and its range, under its lock.
 pub struct Place<'g> {
     pub found: Found,
@@ -151,21 +160,17 @@ pub struct Intake {
 }
 
 impl Intake {
-    /// What is to be done for a fault. `resident`: all of that range is.
-    pub fn decide(
-        &mut self,
-        fault: Fault,
-        place: Place,
-        resident: impl Fn(Pmd) -> bool,
-    ) -> Decision {
-        let approach = self.approach(&fault, place.found, &resident);
+    /// What is to be done for a fault. `other`: what is in memory of another range.
+    pub fn decide(&mut self, fault: Fault, place: Place, other: impl Fn(Pmd) -> Other) -> Decision {
+        let approach = self.approach(&fault, place.found, |p| other(p) != Other::Part);
         // Of the range that a walk comes from, all is resident. A program that wants one page of each range looks
         // like a walk too, but does not leave a range behind that is all there.
         let from = approach
             .enters()
             .and_then(|step| fault.pmd.0.checked_add_signed(-step));
-        let left_all = from.is_some_and(|from| resident(Pmd(from)));
-        let zeros = self.zeros(&fault, &place, approach, left_all);
+        let from = from.map_or(Other::Part, |from| other(Pmd(from)));
+        let left_all = from != Other::Part;
+        let zeros = self.zeros(&fault, &place, approach, from);
         let choice = self.choose(&fault, place, approach, left_all);
         Decision {
             amount: Amount {
@@ -177,17 +182,17 @@ impl Intake {
         }
     }
 
-    fn zeros(&mut self, fault: &Fault, place: &Place, approach: Approach, left_all: bool) -> usize {
+    fn zeros(&mut self, fault: &Fault, place: &Place, approach: Approach, from: Other) -> usize {
         let walk = match approach {
             Approach::Walk(walk) => Some(walk),
             Approach::Stride(_) | Approach::Jump(_) => None,
         };
-        let zeros = match first_touch(fault.mode, fault.is_tight(), walk) {
+        // Who comes to the end of what is there goes on.
+        let more = sparse_fill(place.present, fault.page);
+        let zeros = match first_touch(fault.mode, fault.is_tight(), walk).max(more) {
             _ if fault.recorded => 1,
-            // Who has just gone through all of another range wants all of this one.
-            _ if place.sparse && !left_all && fault.mode != SwapIn::Always => {
-                sparse_fill(place.present, fault.page)
-            }
+            // Who has just gone through all of another range wants all of this one. A folio does not say so.
+            _ if place.sparse && from != Other::AllOfSparse && fault.mode != SwapIn::Always => more,
             zeros if fault.is_for_folios() => zeros,
             zeros => zeros.min(ZERO_FILL_MAX),
         };
@@ -383,7 +388,10 @@ mod tests {
     }
 
     fn ask(intake: &mut Intake, fault: Fault, full: bool) -> (Unit, ReadAhead) {
-        let decision = intake.decide(fault, swapped(&mut Fills::default()), |_| full);
+        let decision = intake.decide(fault, swapped(&mut Fills::default()), |_| match full {
+            true => Other::All,
+            false => Other::Part,
+        });
         (decision.amount.unit, decision.ahead)
     }
 
@@ -401,7 +409,7 @@ mod tests {
                 source: Source::Given,
                 ..swapped(&mut Fills::default())
             };
-            let decision = intake.decide(small(mode, 0), untouched, |_| false);
+            let decision = intake.decide(small(mode, 0), untouched, |_| Other::Part);
             let zeros = decision.amount.zeros;
             assert!(zeros <= ZERO_FILL_MAX, "{mode:?}: {zeros}");
             let mut at = 10 * PMD_NR;
@@ -418,7 +426,7 @@ mod tests {
 
     #[test]
     fn sparse_ranges_get_what_is_touched_unless_somebody_goes_through_all() {
-        let zeros = |intake: &mut Intake, at, mode, full| {
+        let zeros = |intake: &mut Intake, at, mode, other| {
             let untouched = Place {
                 found: Found::Nowhere,
                 source: Source::Given,
@@ -426,16 +434,18 @@ mod tests {
                 ..swapped(&mut Fills::default())
             };
             let fault = Fault { mode, ..fault(at) };
-            intake.decide(fault, untouched, |_| full).amount.zeros
+            intake.decide(fault, untouched, |_| other).amount.zeros
         };
         let mut intake = Intake::default();
         let mut columns = (0..8 * PMD_NR).step_by(16);
-        assert!(columns.all(|at| zeros(&mut intake, at, SwapIn::Auto, false) == 1));
-        assert_eq!(zeros(&mut intake, 0, SwapIn::Always, false), PMD_NR);
+        assert!(columns.all(|at| zeros(&mut intake, at, SwapIn::Auto, Other::Part) == 1));
+        assert_eq!(zeros(&mut intake, 0, SwapIn::Always, Other::Part), PMD_NR);
         let mut intake = Intake::default();
         // Two ranges page by page, and then the third.
-        let walk = (0..=2 * PMD_NR).map(|at| zeros(&mut intake, at, SwapIn::Auto, true));
-        assert_eq!(walk.last(), Some(PMD_NR));
+        for (other, last) in [(Other::AllOfSparse, PMD_NR), (Other::All, 1)] {
+            let walk = (0..=2 * PMD_NR).map(|at| zeros(&mut intake, at, SwapIn::Auto, other));
+            assert_eq!(walk.last(), Some(last));
+        }
     }
 
     #[test]
@@ -451,7 +461,7 @@ mod tests {
                 recorded: true,
                 ..fault(page)
             };
-            let decision = intake.decide(recorded, untouched, |_| false);
+            let decision = intake.decide(recorded, untouched, |_| Other::Part);
             assert_eq!(decision.amount.zeros, 1);
         }
     }
@@ -470,7 +480,7 @@ mod tests {
             evicted: false,
             ..fault(0)
         };
-        let zeros = intake.decide(first, untouched, |_| false).amount;
+        let zeros = intake.decide(first, untouched, |_| Other::Part).amount;
         assert_eq!(zeros.zeros, PMD_NR);
         let all = |unit| Amount { unit, ..zeros };
         for limit in [0, 3 * PMD_NR as i64] {
