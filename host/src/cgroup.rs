@@ -131,21 +131,22 @@ impl Own {
         own.ok_or(Error::NotMounted)
     }
 
-    /// This group, or that above it whose limit is the smallest in force here; `None` without a limit.
-    pub fn limiting(&self) -> Option<Own> {
-        let (_, path) = self
+    /// This group, or that above it whose limit is the smallest in force here, with that; `None` without a limit.
+    pub fn limiting(&self) -> Option<(Own, u64)> {
+        let (limit, path) = self
             .limits()
             // Of two that are the same the outer one holds for more.
             .min_by_key(|(limit, dir)| (*limit, dir.as_os_str().len()))?;
-        Some(Own {
+        let group = Own {
             path: path.to_owned(),
             ..self.clone()
-        })
+        };
+        Some((group, limit))
     }
 
-    /// The smallest limit in force here, from this group up to the root.
+    /// The smallest limit in force here.
     pub fn limit(&self) -> Option<u64> {
-        self.limits().map(|(limit, _)| limit).min()
+        self.limiting().map(|(_, limit)| limit)
     }
 
     /// The limits in force here, and whose they are.
@@ -496,15 +497,17 @@ mod tests {
         for dir in ["", "job", "job/step", "job/step/task"] {
             write(dir, 9223372036854771712);
         }
-        assert_eq!((own.limit(), own.limiting()), (None, None));
+        assert_eq!(own.limiting(), None);
         write("job", 5000);
         write("job/step", 4000);
-        let limiting = || own.limiting().unwrap().path;
-        assert_eq!(own.limit(), Some(4000));
-        assert_eq!(limiting(), mount.join("job/step"));
+        let limiting = || own.limiting().map(|(group, limit)| (group.path, limit));
+        assert_eq!(limiting(), Some((mount.join("job/step"), 4000)));
         // Of two that are the same the outer one holds for more.
         write("job", 4000);
-        assert_eq!(limiting(), mount.join("job"));
+        assert_eq!(limiting(), Some((mount.join("job"), 4000)));
+        // It is asked anew each time.
+        write("job/step/task", 3000);
+        assert_eq!(limiting(), Some((mount.join("job/step/task"), 3000)));
         fs::remove_dir_all(&mount).unwrap();
     }
 

@@ -12,6 +12,7 @@
 //! | which of its pages are spared? | [`Credit`] |
 //! | how much is taken out ahead of being written, for a second chance? | [`staging`] |
 //! | who copies a folio that is shared since a fork: the kernel page by page, or we as a whole? | [`shared`] |
+//! | is a range used here and there, so that folios of zeros are not for it? | [`Sparse`] |
 //! | how much is kept free? | [`Walking`] |
 //! | does what leaves go to compressed memory, and how much of the limit may that take? | [`Admission`] |
 //! | would a page that comes back still be there, with more memory? | `ages` |
@@ -33,7 +34,7 @@ pub use admission::{Admission, Admits, Effort, Fill, Use};
 pub use credit::{Credit, AT_A_TIME};
 pub use hints::{Hints, Huge, Pattern, SwapIn};
 pub use intake::Intake;
-pub use sparse::{sparse_fill, Sparse};
+pub use sparse::Sparse;
 pub use turns::{InVain, List, Shadow, Turns};
 pub use unit::{Unit, FILL_MAX, ZERO_FILL, ZERO_FILL_MAX};
 pub use watermark::Walking;

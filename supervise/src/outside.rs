@@ -57,10 +57,10 @@ const EXPECTED: u64 = 32 << 20;
 const GROUP: Duration = Duration::from_secs(1);
 /// Processes of others in the group that are hardly worth mentioning: so many, with such a part of its limit. What they freed
 /// lazily is taken for the run's, so it has to be little; and they could grow.
-const STRANGERS: usize = 32;
-const STRANGERS_PART: u64 = 16;
+const NEIGHBOURS: usize = 32;
+const NEIGHBOURS_PART: u64 = 16;
 /// And so much more until they are.
-const STRANGERS_STAY: u64 = 2;
+const NEIGHBOURS_STAY: u64 = 2;
 /// What is found larger counts at once; smaller, when it has been so for this many looks.
 const KEPT: usize = 8;
 /// After so many looks in which it was too much, it is said. Where a group's limit is near there may be no other look.
@@ -259,9 +259,8 @@ impl Outside {
         let own = [std::process::id(), self.front];
         let mut all: BTreeSet<u32> = processes.numbers();
         all.extend(strangers.numbers().chain(own));
-        let company = self.group.company(&all, now);
         // A group's counters tell what is freed lazily apart.
-        let group = self.group.charged(company);
+        let (company, group) = self.group.look(&all, now);
         self.stays = match &group {
             Some((used, _)) => Stays::look(processes, used.lazily_freed),
             None => Stays::ALL,
@@ -461,14 +460,14 @@ enum Company {
 impl Company {
     /// Of so many processes with so much memory, where it was this before.
     fn of(self, processes: usize, bytes: u64, limit: u64) -> Company {
-        let most = limit / STRANGERS_PART;
+        let most = limit / NEIGHBOURS_PART;
         let most = match self {
             Company::Large => most,
-            _ => most * STRANGERS_STAY,
+            _ => most * NEIGHBOURS_STAY,
         };
         match processes {
             0 => Company::None,
-            1..=STRANGERS if bytes <= most => Company::Small,
+            1..=NEIGHBOURS if bytes <= most => Company::Small,
             _ => Company::Large,
         }
     }
@@ -476,6 +475,7 @@ impl Company {
 
 /// The memory group whose limit holds for the run, if there is one.
 struct Group {
+    /// That of the run itself; the limit may be that of one above it.
     own: Option<Own>,
     began: Instant,
     looked: Option<Instant>,
@@ -483,54 +483,60 @@ struct Group {
     /// Who was there the last time and is not of the run.
     others: BTreeSet<u32>,
     /// Those of them who have been there twice.
-    strangers: BTreeSet<u32>,
+    neighbours: BTreeSet<u32>,
 }
 
 impl Group {
     fn find() -> Group {
         Group {
-            own: Own::find().ok().and_then(|own| own.limiting()),
+            own: Own::find().ok(),
             began: Instant::now(),
             looked: None,
             company: Company::Large,
             others: BTreeSet::new(),
-            strangers: BTreeSet::new(),
+            neighbours: BTreeSet::new(),
         }
     }
 
-    /// What the group is charged for, and its limit, if it is the run's but for a few.
-    fn charged(&self, company: Company) -> Option<(Charged, u64)> {
-        let own = self.own.as_ref().filter(|_| company != Company::Large)?;
-        own.charged().zip(own.limit())
+    /// Who is in the group beside the run, what the group is charged for, and its limit: that is known only where it is the run's but
+    /// for a few.
+    fn look(&mut self, run: &BTreeSet<u32>, now: Instant) -> (Company, Option<(Charged, u64)>) {
+        let limiting = self.own.as_ref().and_then(Own::limiting);
+        let Some((group, limit)) = limiting else {
+            return (Company::Large, None);
+        };
+        let company = self.company(run, &group, limit, now);
+        let charged = match company {
+            Company::Large => None,
+            _ => group.charged(),
+        };
+        (company, charged.map(|charged| (charged, limit)))
     }
 
-    fn company(&mut self, run: &BTreeSet<u32>, now: Instant) -> Company {
-        let Some((own, limit)) = self.own.as_ref().and_then(|own| Some((own, own.limit()?))) else {
-            return Company::Large;
-        };
+    fn company(&mut self, run: &BTreeSet<u32>, group: &Own, limit: u64, now: Instant) -> Company {
         // At the first look the program has hardly come.
         let rest = match self.company != Company::Large || now > self.began + NEW {
             true => GROUP,
             false => BETWEEN,
         };
         if self.looked.is_none_or(|then| now - then > rest) {
-            let others: BTreeSet<u32> = own.processes().difference(run).copied().collect();
+            let others: BTreeSet<u32> = group.processes().difference(run).copied().collect();
             // Who has just been started is not known yet.
-            self.strangers = match self.looked {
+            self.neighbours = match self.looked {
                 None => others.clone(),
                 Some(_) => others.intersection(&self.others).copied().collect(),
             };
             self.others = others;
             self.looked = Some(now);
         }
-        let strangers = &self.strangers;
+        let neighbours = &self.neighbours;
         // Of those in no pid namespace of ours nothing is known.
-        let known = strangers.len() <= STRANGERS && !strangers.contains(&0);
+        let known = neighbours.len() <= NEIGHBOURS && !neighbours.contains(&0);
         let bytes = match known {
-            true => strangers.iter().map(|&pid| of_process(pid)).sum(),
+            true => neighbours.iter().map(|&pid| of_process(pid)).sum(),
             false => u64::MAX,
         };
-        self.company = self.company.of(strangers.len(), bytes, limit);
+        self.company = self.company.of(neighbours.len(), bytes, limit);
         self.company
     }
 }
@@ -611,7 +617,7 @@ mod tests {
         let of = |before: Company, n, bytes| before.of(n, bytes, 160 * MIB);
         assert_eq!(of(Company::Large, 0, 0), Company::None);
         assert_eq!(of(Company::Large, 2, 3 * MIB), Company::Small);
-        assert_eq!(of(Company::Large, STRANGERS + 1, 3 * MIB), Company::Large);
+        assert_eq!(of(Company::Large, NEIGHBOURS + 1, 3 * MIB), Company::Large);
         // Nobody comes and goes by a page more or less.
         assert_eq!(of(Company::Large, 2, 11 * MIB), Company::Large);
         assert_eq!(of(Company::Small, 2, 11 * MIB), Company::Small);

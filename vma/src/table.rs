@@ -65,6 +65,7 @@ pub struct State {
     pub shadow: Shadow,
     /// Of the pages in `present` and `moving`, where they are used in pieces.
     pub credit: Credit,
+    /// Whether it is used here and there, by what was zeros when it left.
     pub sparse: Sparse,
     /// All of it is to leave when its turn comes, and not a part.
     pub asked: bool,
@@ -169,6 +170,12 @@ impl RangeGuard<'_> {
     pub fn used(&self) -> PageMask {
         let somewhere = self.present.or(self.swapped).or(self.compressed);
         somewhere.or(self.lost).or(self.moving())
+    }
+
+    /// What is mapped there next is another's: what was learned of its use and said of it is not for that.
+    pub fn becomes_anothers(&mut self) {
+        self.hints = Hints::default();
+        self.sparse = Sparse::default();
     }
 
     /// A walk goes through it without a fault; unless the kernel has taken some of what is lazy, and then there is one.

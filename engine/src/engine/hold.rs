@@ -10,7 +10,6 @@
 
 use super::Engine;
 use crate::mm::{split_by_pmd, PageMask, Pmd, PAGE_SIZE, PMD_NR, PMD_SIZE};
-use crate::policy::Hints;
 use crate::swap_cache::Shift;
 use crate::sys::Errno;
 use crate::vma::{IoState, RangeGuard};
@@ -238,7 +237,7 @@ impl crate::swap_cache::SwapCache {
         }
         // The owner of the larger part speaks for a range that is another's in part.
         if pages.count() * 2 >= PMD_NR {
-            g.hints = Hints::default();
+            g.becomes_anothers();
         }
         let before = g.writable.count() as i64;
         g.writable = g.writable.minus(pages);

@@ -236,7 +236,7 @@ impl Engine {
                 .get(pmd)
                 .filter(|_| part.len() * 2 >= PMD_NR)
             {
-                r.lock().hints = Hints::default();
+                r.lock().becomes_anothers();
             }
         }
     }

@@ -391,10 +391,13 @@ impl<'e> Handler<'e> {
         loop {
             let (intake, decision) = (&mut self.intake, &mut s.decision);
             let ranges = &self.cache.ranges;
-            let other = |p: Pmd| match ranges.get(p).and_then(Range::try_lock) {
-                Some(g) if g.is_all_there() && g.sparse.is() => Other::AllOfSparse,
-                Some(g) if g.is_all_there() => Other::All,
-                _ => Other::Part,
+            let other = |p: Pmd| {
+                let range = ranges.get(p).and_then(Range::try_lock);
+                match range.filter(|g| g.is_all_there()) {
+                    Some(g) if g.sparse.is() => Other::AllOfSparse,
+                    Some(_) => Other::All,
+                    None => Other::Part,
+                }
             };
             let plan = self.cache.fault(
                 f,

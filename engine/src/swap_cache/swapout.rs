@@ -148,7 +148,7 @@ impl<M: Memory> SwapCache<M> {
         list: List,
     ) -> Result<(), Start> {
         out.zero = self.zero_pages(out.frame, out.pages);
-        let sparse = (out.sparse).left(out.held, out.pages.count(), out.zero.count());
+        let sparse = (out.sparse).leaves(out.held, out.pages.count(), out.zero.count());
         if sparse != out.sparse {
             r.lock().sparse = sparse;
         }

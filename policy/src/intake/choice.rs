@@ -1,7 +1,7 @@
 //! How much to bring in for a fault: docs/swap-in.md.
 
 use super::stream::Walk;
-use crate::{Hints, Huge, Pattern, SwapIn, Unit, ZERO_FILL};
+use crate::{Hints, Huge, Pattern, SwapIn, Unit, ZERO_FILL, ZERO_FILL_MAX};
 use hugeswap_mm::{PageMask, PMD_NR};
 
 /// What is known of the fault itself.
@@ -74,16 +74,43 @@ pub fn in_parts(choice: Choice) -> Choice {
     }
 }
 
-/// Pages of zeros for a place that was never touched. A folio while there is room; when memory has been
-/// full (`tight`), only for a walk that has come to another range: pages that nobody wants would make
-/// others leave that are.
-pub fn first_touch(mode: SwapIn, tight: bool, walk: Option<Walk>) -> usize {
-    match walk {
-        _ if !tight || mode == SwapIn::Always => PMD_NR,
+/// What is known of a place that was never touched.
+#[derive(Clone, Copy)]
+pub struct Untouched {
+    /// Memory has been full, and little of it has been given back since.
+    pub tight: bool,
+    /// The range is used here and there, and nobody goes through all of it.
+    pub sparse: bool,
+    pub walk: Option<Walk>,
+    /// See [`beside`].
+    pub beside: usize,
+}
+
+/// Pages of zeros for it. A folio while there is room; when memory has been full, only for a walk that has come to another range: pages
+/// that nobody wants would make others leave that are. In a sparse range as many as are there beside it.
+pub fn first_touch(mode: SwapIn, at: Untouched) -> usize {
+    let by_itself = match at.walk {
+        _ if mode == SwapIn::Always => PMD_NR,
+        _ if at.sparse => 1,
+        _ if !at.tight => PMD_NR,
         Some(walk) if walk.enters.is_some() => PMD_NR,
         Some(walk) => walk.pages.max(ZERO_FILL),
         None => ZERO_FILL,
-    }
+    };
+    by_itself.max(at.beside)
+}
+
+/// How many pages are there one after the other, up to this one or from it on: a power of two. Who comes to their end goes on. So
+/// a walk soon gets many, and who goes through a table by its columns gets one of each row.
+pub fn beside(present: PageMask, page: usize) -> usize {
+    let most = |pages: &mut dyn Iterator<Item = usize>| {
+        pages
+            .take(ZERO_FILL_MAX)
+            .take_while(|&page| present.has(page))
+            .count()
+    };
+    let n = most(&mut (0..page).rev()).max(most(&mut (page + 1..PMD_NR)));
+    1 << n.max(1).ilog2()
 }
 
 /// What to read ahead for a fault that found its page without being asked how much it wants: in a
@@ -153,9 +180,18 @@ mod tests {
     #[test]
     fn first_touches_are_small_where_memory_is_full_and_nobody_walks() {
         let walk = |enters, pages| Some(Walk { enters, pages });
-        let tight = |walk| first_touch(SwapIn::Auto, true, walk);
-        assert_eq!(first_touch(SwapIn::Auto, false, None), PMD_NR);
-        assert_eq!(first_touch(SwapIn::Always, true, None), PMD_NR);
+        let at = |tight, sparse, walk, beside| Untouched {
+            tight,
+            sparse,
+            walk,
+            beside,
+        };
+        let tight = |walk| first_touch(SwapIn::Auto, at(true, false, walk, 1));
+        assert_eq!(first_touch(SwapIn::Auto, at(false, false, None, 1)), PMD_NR);
+        assert_eq!(first_touch(SwapIn::Always, at(true, true, None, 1)), PMD_NR);
+        assert_eq!(first_touch(SwapIn::Auto, at(true, false, None, 32)), 32);
+        let sparse = |beside| first_touch(SwapIn::Auto, at(false, true, walk(Some(1), 64), beside));
+        assert_eq!((sparse(1), sparse(32)), (1, 32));
         assert_eq!((tight(None), tight(walk(None, 4))), (ZERO_FILL, ZERO_FILL));
         assert_eq!(
             (tight(walk(None, 64)), tight(walk(Some(1), 4))),
@@ -188,5 +224,26 @@ mod tests {
         let within = Seen { walk: None, ..seen };
         let got = choose(SwapIn::Auto, Hints::default(), within);
         assert_eq!((got.unit, got.ahead), (Unit::Pages(64), None));
+    }
+
+    #[test]
+    fn walks_get_more_and_more() {
+        let walk = |pages: &mut dyn Iterator<Item = usize>| {
+            let mut present = PageMask::EMPTY;
+            let mut faults = 0;
+            for page in pages {
+                if !present.has(page) {
+                    let n = beside(present, page);
+                    present = present.or(PageMask::around(page, n));
+                    faults += 1;
+                }
+            }
+            (faults, present.count())
+        };
+        assert_eq!(walk(&mut (0..PMD_NR)), (14, PMD_NR));
+        assert_eq!(walk(&mut (0..PMD_NR).rev()), (14, PMD_NR));
+        assert_eq!(walk(&mut (0..PMD_NR).step_by(16)), (32, 32));
+        // Rows that do not begin at a page's start.
+        assert_eq!(walk(&mut (3..PMD_NR).step_by(31)), (17, 17));
     }
 }

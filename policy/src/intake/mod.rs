@@ -13,8 +13,8 @@ pub use stride::Stride;
 pub use working_set::{Fills, Miss};
 
 use crate::watermark::is_for_folios;
-use crate::{sparse_fill, Hints, SwapIn, Unit, ZERO_FILL_MAX};
-use choice::{choose, first_touch, in_parts, passing, Choice};
+use crate::{Hints, SwapIn, Unit, ZERO_FILL_MAX};
+use choice::{beside, choose, first_touch, in_parts, passing, Choice, Untouched};
 use hugeswap_mm::{PageMask, Pmd, PMD_NR};
 use stream::{Streams, Walk};
 use stride::Strides;
@@ -187,12 +187,18 @@ impl Intake {
             Approach::Walk(walk) => Some(walk),
             Approach::Stride(_) | Approach::Jump(_) => None,
         };
-        // Who comes to the end of what is there goes on.
-        let more = sparse_fill(place.present, fault.page);
-        let zeros = match first_touch(fault.mode, fault.is_tight(), walk).max(more) {
-            _ if fault.recorded => 1,
+        let untouched = Untouched {
+            tight: fault.is_tight(),
             // Who has just gone through all of another range wants all of this one. A folio does not say so.
-            _ if place.sparse && from != Other::AllOfSparse && fault.mode != SwapIn::Always => more,
+            sparse: place.sparse && from != Other::AllOfSparse,
+            walk,
+            beside: match place.found {
+                Found::Nowhere => beside(place.present, fault.page),
+                Found::Swap | Found::Memory => 1,
+            },
+        };
+        let zeros = match first_touch(fault.mode, untouched) {
+            _ if fault.recorded => 1,
             zeros if fault.is_for_folios() => zeros,
             zeros => zeros.min(ZERO_FILL_MAX),
         };
